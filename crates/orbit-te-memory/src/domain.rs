@@ -1,0 +1,92 @@
+//! What a transport needs to reach memory. Rule: registering and importing happen here, on any thread and possibly
+//! slowly, so that moving bytes later needs neither parsing nor checking.
+
+use crate::error::MemoryError;
+use crate::region::Region;
+use orbit_te_wire::{MemoryKind, RegionDescriptor};
+
+/// The kinds of memory a domain takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KindSet {
+    /// [`MemoryKind::Host`].
+    pub host: bool,
+    /// [`MemoryKind::PinnedHost`].
+    pub pinned_host: bool,
+    /// [`MemoryKind::Device`].
+    pub device: bool,
+    /// [`MemoryKind::File`].
+    pub file: bool,
+}
+
+impl KindSet {
+    /// Memory that the CPU reaches.
+    pub const HOST: KindSet = KindSet { host: true, pinned_host: true, device: false, file: false };
+
+    /// Whether a kind is among them.
+    pub fn contains(&self, kind: MemoryKind) -> bool {
+        match kind {
+            MemoryKind::Host => self.host,
+            MemoryKind::PinnedHost => self.pinned_host,
+            MemoryKind::Device { .. } => self.device,
+            MemoryKind::File => self.file,
+        }
+    }
+}
+
+/// The key by which a transport knows a local region (an lkey, say). Means something only to the domain that made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct LocalKey(pub u64);
+
+/// The key by which a transport reaches a peer's region. Means something only to the domain that made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct RemoteKey(pub [u64; 3]);
+
+/// The local addresses of an op. Small and `Copy`: whoever submits it keeps a lease on the region meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalSpan {
+    /// The address of the first byte.
+    pub address: u64,
+    /// How many bytes.
+    pub length: u64,
+    /// The transport's key for the region.
+    pub key: LocalKey,
+}
+
+/// What registering a region with a domain gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// For our own ops.
+    pub local: LocalKey,
+    /// For the region's descriptor: what a peer's domain needs in order to import it. Empty when peers have no access.
+    pub remote: Vec<u8>,
+}
+
+/// One half of a transport: makes memory reachable. Callable from any thread; may block.
+pub trait Domain: Send + Sync {
+    /// The transport's name, as in [`orbit_te_wire::TransportKey::transport`].
+    fn name(&self) -> &'static str;
+
+    /// The kinds of memory it takes.
+    fn kinds(&self) -> KindSet;
+
+    /// Makes a region reachable. All or nothing: an error leaves nothing behind.
+    ///
+    /// # Errors
+    /// [`MemoryError::Refused`] with the reason.
+    fn register(&self, region: &Region) -> Result<Registered, MemoryError>;
+
+    /// Undoes [`Domain::register`], once the region has no leases.
+    ///
+    /// # Errors
+    /// [`MemoryError::Refused`] with the reason; the registration then stays.
+    fn deregister(&self, region: &Region, key: LocalKey) -> Result<(), MemoryError>;
+
+    /// Parses and checks what a peer said about its region, once, and gives the key for ops.
+    ///
+    /// # Errors
+    /// [`MemoryError::BadRemoteKey`] with the reason.
+    fn import(&self, descriptor: &RegionDescriptor) -> Result<RemoteKey, MemoryError>;
+
+    /// Undoes [`Domain::import`].
+    fn forget(&self, key: RemoteKey);
+}

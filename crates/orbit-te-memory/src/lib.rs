@@ -1,0 +1,32 @@
+//! OrbitTE's memory: who owns bytes, who may touch them, and when they may be freed.
+//!
+//! - A [`Backing`] is memory and whatever keeps it alive: owned ([`HostBuffer`]) or lent by the caller with a handle.
+//! - A [`Region`] is a backing that was registered: it has a number, access rights, a key and a generation.
+//! - A [`Slice`] is a counted range of a region; requests carry slices, never borrowed buffers.
+//! - A [`Lease`] is held by everybody who may touch a region's bytes right now. Retiring a region waits for leases,
+//!   and a backing is dropped only after the last slice and the last lease.
+//! - The [`Registry`] is where a target looks a region up and checks a peer's request before a byte moves.
+//! - A [`Domain`] is what a transport needs to make a region reachable.
+//!
+//! While a region exists its bytes are reached by copies ([`Region::read_at`], [`Region::write_at`]) and by raw
+//! pointers only: a peer may write them at any moment, so no Rust reference to them is ever made.
+
+#![deny(unsafe_code)]
+
+pub mod backing;
+pub mod domain;
+pub mod error;
+pub mod host;
+pub mod lease;
+pub mod region;
+pub mod registry;
+mod sys;
+
+pub use backing::Backing;
+pub use domain::{Domain, KindSet, LocalKey, LocalSpan, Registered, RemoteKey};
+pub use error::MemoryError;
+pub use host::{HostBuffer, HostOptions, PageSize};
+pub use lease::Lease;
+pub use orbit_te_wire::{Access, Generation, MemoryKind, RegionId};
+pub use region::{Region, Slice};
+pub use registry::{AdmitError, RegionTable, Registry, Request};

@@ -1,0 +1,265 @@
+//! Regions and slices. Rule: a region's bytes are reached by copies under a lease, or by raw pointers of whoever holds
+//! one; a slice keeps its region's backing alive but is no right to touch it.
+
+#![allow(unsafe_code)]
+
+use crate::backing::Backing;
+use crate::domain::{LocalKey, LocalSpan};
+use crate::error::MemoryError;
+use crate::lease::{Gate, Lease};
+use crate::sys;
+use orbit_te_wire::{Access, Generation, MemoryKind, RegionDescriptor, RegionId, TransportKey};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+struct Inner {
+    id: RegionId,
+    backing: Arc<Backing>,
+    offset: usize,
+    len: usize,
+    access: Access,
+    /// What a peer must present besides the region's number: unguessable, so that a number alone opens nothing.
+    key: u64,
+    generation: AtomicU64,
+    gate: Gate,
+}
+
+/// Registered memory. Cheap to clone; all clones are the same region.
+#[derive(Clone)]
+pub struct Region {
+    inner: Arc<Inner>,
+}
+
+impl Region {
+    pub(crate) fn new(
+        id: RegionId,
+        backing: Arc<Backing>,
+        offset: usize,
+        len: usize,
+        access: Access,
+        key: u64,
+    ) -> Region {
+        let generation = AtomicU64::new(1);
+        Region {
+            inner: Arc::new(Inner {
+                id,
+                backing,
+                offset,
+                len,
+                access,
+                key,
+                generation,
+                gate: Gate::default(),
+            }),
+        }
+    }
+
+    /// Its number in the registry; never reused.
+    pub fn id(&self) -> RegionId {
+        self.inner.id
+    }
+
+    /// Its length in bytes; never zero.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.inner.len as u64
+    }
+
+    /// Who may do what with it.
+    pub fn access(&self) -> Access {
+        self.inner.access
+    }
+
+    /// Where its bytes are.
+    pub fn kind(&self) -> MemoryKind {
+        self.inner.backing.kind()
+    }
+
+    /// The generation that descriptors made now carry.
+    pub fn generation(&self) -> Generation {
+        Generation(self.inner.generation.load(Ordering::Acquire))
+    }
+
+    /// What a peer must present besides the number and the generation.
+    pub fn key(&self) -> u64 {
+        self.inner.key
+    }
+
+    /// The memory behind it.
+    pub fn backing(&self) -> &Arc<Backing> {
+        &self.inner.backing
+    }
+
+    /// The address of its first byte. To read or write through it is `unsafe` and needs a [`Lease`].
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        // SAFETY: `offset + len` was checked against the backing's length when the region was made.
+        unsafe { self.inner.backing.base().add(self.inner.offset) }
+    }
+
+    /// How many leases are held right now.
+    pub fn leases(&self) -> u64 {
+        self.inner.gate.count()
+    }
+
+    /// Whether it takes no new leases.
+    pub fn is_retired(&self) -> bool {
+        self.inner.gate.is_closed()
+    }
+
+    /// The right to touch its bytes.
+    ///
+    /// # Errors
+    /// [`MemoryError::Retired`].
+    pub fn lease(&self) -> Result<Lease, MemoryError> {
+        Lease::take(self).ok_or(MemoryError::Retired { region: self.id() })
+    }
+
+    /// A counted range of it.
+    ///
+    /// # Errors
+    /// [`MemoryError::ZeroLength`], [`MemoryError::OutOfRange`].
+    pub fn slice(&self, offset: u64, length: u64) -> Result<Slice, MemoryError> {
+        self.check(offset, length)?;
+        Ok(Slice { region: self.clone(), offset, length })
+    }
+
+    /// All of it.
+    pub fn whole(&self) -> Slice {
+        Slice { region: self.clone(), offset: 0, length: self.len() }
+    }
+
+    /// Copies `into.len()` bytes from `offset` on. Bytes that a peer writes meanwhile come old or new, in any mixture.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`], [`MemoryError::ZeroLength`], [`MemoryError::Retired`], and
+    /// [`MemoryError::Refused`] for memory that the CPU can't reach.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), MemoryError> {
+        let (from, _lease) = self.reach(offset, into.len())?;
+        // SAFETY: `reach` checked that the range is inside the region, and the lease keeps its backing; `into` is an
+        // exclusive reference, so it can't be the region's memory, to which no reference exists.
+        unsafe { sys::copy_out(from.as_ptr(), into) };
+        Ok(())
+    }
+
+    /// Copies `from` to `offset` on. A peer that reads meanwhile sees old and new bytes in any mixture.
+    ///
+    /// # Errors
+    /// As [`Region::read_at`].
+    pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), MemoryError> {
+        let (into, _lease) = self.reach(offset, from.len())?;
+        // SAFETY: as in `read_at`; `from` is a live reference, so it is not the region's memory.
+        unsafe { sys::copy_in(into.as_ptr(), from) };
+        Ok(())
+    }
+
+    /// Makes all descriptors given out so far stale: a peer that uses one is refused. Requests that were admitted before
+    /// go on; use [`crate::Registry::retire`] to wait for them.
+    pub fn renew(&self) -> Generation {
+        Generation(self.inner.generation.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    /// Its description for peers, with these keys.
+    pub fn describe(&self, keys: Vec<TransportKey>) -> RegionDescriptor {
+        RegionDescriptor {
+            region: self.id(),
+            generation: self.generation(),
+            base_offset: 0,
+            length: self.len(),
+            kind: self.kind(),
+            access: self.access(),
+            keys,
+        }
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.inner.gate
+    }
+
+    pub(crate) fn drain(&self, limit: Duration) -> Result<(), MemoryError> {
+        let leases = self.gate().wait_drained(Instant::now() + limit);
+        if leases == 0 {
+            return Ok(());
+        }
+        Err(MemoryError::StillLeased { region: self.id(), leases, waited_ms: limit.as_millis() as u64 })
+    }
+
+    pub(crate) fn check(&self, offset: u64, length: u64) -> Result<(), MemoryError> {
+        if length == 0 {
+            return Err(MemoryError::ZeroLength { what: "range" });
+        }
+        match offset.checked_add(length) {
+            Some(end) if end <= self.len() => Ok(()),
+            _ => Err(MemoryError::OutOfRange { what: "region", offset, length, size: self.len() }),
+        }
+    }
+
+    fn reach(&self, offset: u64, length: usize) -> Result<(NonNull<u8>, Lease), MemoryError> {
+        self.check(offset, length as u64)?;
+        if !self.inner.backing.is_host() {
+            let reason = "the CPU can't reach this kind of memory".to_string();
+            return Err(MemoryError::Refused { domain: "host", reason });
+        }
+        let lease = self.lease()?;
+        // SAFETY: `check` showed that `offset` is inside the region, which is inside its backing.
+        Ok((unsafe { self.as_ptr().add(offset as usize) }, lease))
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("id", &self.id())
+            .field("len", &self.len())
+            .field("access", &self.access())
+            .field("generation", &self.generation())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A counted range of a region: what requests carry.
+#[derive(Debug, Clone)]
+pub struct Slice {
+    region: Region,
+    offset: u64,
+    length: u64,
+}
+
+impl Slice {
+    /// The region.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Where it begins in the region, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Its length in bytes; never zero.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// A range of this range.
+    ///
+    /// # Errors
+    /// [`MemoryError::ZeroLength`], [`MemoryError::OutOfRange`].
+    pub fn slice(&self, offset: u64, length: u64) -> Result<Slice, MemoryError> {
+        if offset.checked_add(length).is_none_or(|end| end > self.length) {
+            return Err(MemoryError::OutOfRange { what: "slice", offset, length, size: self.length });
+        }
+        self.region.slice(self.offset + offset, length)
+    }
+
+    /// The addresses for an op, with the key under which a transport knows the region. Good only while a lease on the
+    /// region is held.
+    pub fn span(&self, key: LocalKey) -> LocalSpan {
+        // SAFETY: the slice's range was checked against the region when it was made.
+        let base = unsafe { self.region.as_ptr().add(self.offset as usize) };
+        LocalSpan { address: base.as_ptr() as u64, length: self.length, key }
+    }
+}

@@ -1,0 +1,36 @@
+//! What a transport can do. Rule: a fact about this transport here and now, found by asking the system, never assumed.
+
+use crate::op::OpKind;
+use orbit_te_memory::KindSet;
+
+/// What a transport can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The transport's name, in routes, receipts and region keys.
+    pub name: &'static str,
+    /// Whether it can read from a peer.
+    pub read: bool,
+    /// Whether it can write to a peer.
+    pub write: bool,
+    /// The kinds of memory it reaches at this side.
+    pub kinds: KindSet,
+    /// The largest op it takes, in bytes. It splits an op over its lanes or rails itself.
+    pub max_op_bytes: u64,
+    /// How many ops it holds at once; when they are all in use, [`crate::Transport::submit`] accepts none.
+    pub max_ops: u32,
+    /// Whether the target's CPU takes part in every op.
+    pub needs_target_cpu: bool,
+    /// Whether a cancelled or failed write can be fenced at the target: once it is completed as fenced, no byte of it
+    /// can land any more.
+    pub fences: bool,
+}
+
+impl Capabilities {
+    /// Whether it does this kind of op.
+    pub fn supports(&self, kind: OpKind) -> bool {
+        match kind {
+            OpKind::Read => self.read,
+            OpKind::Write => self.write,
+        }
+    }
+}

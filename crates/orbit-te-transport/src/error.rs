@@ -1,0 +1,243 @@
+//! What can go wrong with an op or a link. Rule: an error says what is broken now (the op, the link, the device), so that
+//! the caller knows whether another way may help; codes are stable.
+
+use orbit_te_wire::{Status, WireError};
+use std::fmt;
+use thiserror::Error;
+
+/// What is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorClass {
+    /// This op alone: it would fail on another link too.
+    Op,
+    /// The link: other ops on it fail as well, another link may do.
+    Link,
+    /// The device or library under the transport: another transport may do.
+    Device,
+}
+
+/// Why an op failed. The numbers are stable; see [`OpErrorCode::number`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OpErrorCode {
+    /// The target has no such region, or withdrew it.
+    UnknownRegion,
+    /// The descriptor is of an older generation.
+    StaleGeneration,
+    /// The range reaches past the region's end.
+    OutOfRange,
+    /// The region's rights do not include it.
+    AccessDenied,
+    /// The region key is wrong.
+    BadKey,
+    /// The length is zero or over a limit.
+    BadLength,
+    /// The target could not touch its memory.
+    RemoteMemoryFault,
+    /// Our own memory could not be touched.
+    LocalMemoryFault,
+    /// The payload came damaged.
+    Checksum,
+    /// The target is shutting down.
+    PeerShuttingDown,
+    /// The caller cancelled it, and neither side can touch the memory any more.
+    Cancelled,
+    /// The caller cancelled it, this side can't touch its memory any more, but the peer could not be asked to fence: bytes
+    /// already under way may still land there.
+    CancelledUnfenced,
+    /// The link is not known, or was closed.
+    NoLink,
+    /// The link broke while the op was under way.
+    LinkBroken,
+    /// The peer could not be reached.
+    Unreachable,
+    /// The peer broke the protocol, and its link was closed.
+    Protocol,
+    /// The transport was closed.
+    Closed,
+    /// The transport does not do this.
+    Unsupported,
+}
+
+impl OpErrorCode {
+    /// The code's number in receipts, in logs and in other languages. Never reused.
+    pub fn number(self) -> u16 {
+        match self {
+            OpErrorCode::UnknownRegion => 1,
+            OpErrorCode::StaleGeneration => 2,
+            OpErrorCode::OutOfRange => 3,
+            OpErrorCode::AccessDenied => 4,
+            OpErrorCode::BadKey => 5,
+            OpErrorCode::BadLength => 6,
+            OpErrorCode::RemoteMemoryFault => 7,
+            OpErrorCode::LocalMemoryFault => 8,
+            OpErrorCode::Checksum => 9,
+            OpErrorCode::PeerShuttingDown => 10,
+            OpErrorCode::Cancelled => 11,
+            OpErrorCode::CancelledUnfenced => 12,
+            OpErrorCode::NoLink => 13,
+            OpErrorCode::LinkBroken => 14,
+            OpErrorCode::Unreachable => 15,
+            OpErrorCode::Protocol => 16,
+            OpErrorCode::Closed => 17,
+            OpErrorCode::Unsupported => 18,
+        }
+    }
+
+    /// What is broken.
+    pub fn class(self) -> ErrorClass {
+        match self {
+            OpErrorCode::UnknownRegion
+            | OpErrorCode::StaleGeneration
+            | OpErrorCode::OutOfRange
+            | OpErrorCode::AccessDenied
+            | OpErrorCode::BadKey
+            | OpErrorCode::BadLength
+            | OpErrorCode::RemoteMemoryFault
+            | OpErrorCode::LocalMemoryFault
+            | OpErrorCode::Checksum
+            | OpErrorCode::Cancelled
+            | OpErrorCode::CancelledUnfenced
+            | OpErrorCode::Unsupported => ErrorClass::Op,
+            OpErrorCode::PeerShuttingDown
+            | OpErrorCode::NoLink
+            | OpErrorCode::LinkBroken
+            | OpErrorCode::Unreachable
+            | OpErrorCode::Protocol => ErrorClass::Link,
+            OpErrorCode::Closed => ErrorClass::Device,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            OpErrorCode::UnknownRegion => {
+                "the peer has no such region, or has withdrawn it; open the segment again"
+            }
+            OpErrorCode::StaleGeneration => "the descriptor is stale; open the segment again",
+            OpErrorCode::OutOfRange => "the range reaches past the end of the peer's region",
+            OpErrorCode::AccessDenied => "the peer's region does not permit this",
+            OpErrorCode::BadKey => "the region key is wrong; open the segment again",
+            OpErrorCode::BadLength => "the length is zero or over the peer's limit",
+            OpErrorCode::RemoteMemoryFault => {
+                "the peer could not touch its memory (a served file cut short, or a full disk)"
+            }
+            OpErrorCode::LocalMemoryFault => "the local memory could not be touched",
+            OpErrorCode::Checksum => "the payload came damaged",
+            OpErrorCode::PeerShuttingDown => "the peer is shutting down",
+            OpErrorCode::Cancelled => "cancelled",
+            OpErrorCode::CancelledUnfenced => {
+                "cancelled; the peer could not be asked, so bytes may still land there"
+            }
+            OpErrorCode::NoLink => "there is no such link",
+            OpErrorCode::LinkBroken => "the link to the peer broke",
+            OpErrorCode::Unreachable => "the peer can't be reached",
+            OpErrorCode::Protocol => "the peer broke the protocol",
+            OpErrorCode::Closed => "the transport is closed",
+            OpErrorCode::Unsupported => "the transport does not do this",
+        }
+    }
+}
+
+impl fmt::Display for OpErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words())
+    }
+}
+
+/// Why an op failed: a code and, where the system said something, its error number. Small and `Copy`, so that failing
+/// allocates nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+pub struct OpError {
+    /// The reason.
+    pub code: OpErrorCode,
+    /// The system's error number behind it.
+    pub os: Option<i32>,
+}
+
+impl OpError {
+    /// An error with this code alone.
+    pub const fn new(code: OpErrorCode) -> OpError {
+        OpError { code, os: None }
+    }
+
+    /// An error with this code and the system's answer behind it.
+    pub fn io(code: OpErrorCode, error: &std::io::Error) -> OpError {
+        OpError { code, os: error.raw_os_error() }
+    }
+
+    /// The error that a target's answer means, or none for [`Status::Ok`].
+    pub fn from_status(status: Status) -> Option<OpError> {
+        let code = match status {
+            Status::Ok => return None,
+            Status::UnknownRegion => OpErrorCode::UnknownRegion,
+            Status::StaleGeneration => OpErrorCode::StaleGeneration,
+            Status::OutOfRange => OpErrorCode::OutOfRange,
+            Status::AccessDenied => OpErrorCode::AccessDenied,
+            Status::BadKey => OpErrorCode::BadKey,
+            Status::BadLength => OpErrorCode::BadLength,
+            Status::ShuttingDown => OpErrorCode::PeerShuttingDown,
+            Status::MemoryFault => OpErrorCode::RemoteMemoryFault,
+            Status::Checksum => OpErrorCode::Checksum,
+        };
+        Some(OpError::new(code))
+    }
+}
+
+impl fmt::Display for OpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.os {
+            Some(os) => write!(f, "{}: {}", self.code, std::io::Error::from_raw_os_error(os)),
+            None => write!(f, "{}", self.code),
+        }
+    }
+}
+
+/// Why a transport can't be opened, or a link not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The transport isn't there on this machine.
+    #[error("{transport}: unavailable, because {reason}")]
+    Unavailable {
+        /// Which.
+        transport: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// A peer's address bytes do not parse or can't be used.
+    #[error("{transport}: the peer's address can't be used: {reason}")]
+    BadAddress {
+        /// Which transport.
+        transport: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// All slots for links are in use.
+    #[error("{transport}: no more than {limit} links; close one first")]
+    TooManyLinks {
+        /// Which transport.
+        transport: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// The link is not known, or was closed.
+    #[error("{transport}: there is no such link")]
+    NoLink {
+        /// Which transport.
+        transport: &'static str,
+    },
+    /// The peer said something that is no part of the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Wire(#[from] WireError),
+    /// The peer refused the connection.
+    #[error("the peer refused the connection: {0}")]
+    RefusedByPeer(String),
+    /// The system refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,20 @@
+//! OrbitTE's transport contract: what every way of moving bytes promises, and nothing about any one of them.
+//!
+//! A transport has two halves. Its [`Domain`](orbit_te_memory::Domain) makes memory reachable, on any thread and
+//! possibly slowly. Its [`Transport`] moves bytes: it belongs to one worker, never blocks, takes small ops and says how
+//! many it accepted. The promises are written down at [`Transport`]; the feature `testing` has the suite that checks
+//! them on every transport.
+
+#![deny(unsafe_code)]
+
+pub mod capability;
+pub mod error;
+pub mod op;
+pub mod progress;
+pub mod transport;
+
+pub use capability::Capabilities;
+pub use error::{ErrorClass, OpError, OpErrorCode, TransportError};
+pub use op::{LinkId, Op, OpKind, RemoteSpan, Token};
+pub use progress::{Arm, Completion, Event, Progress};
+pub use transport::Transport;

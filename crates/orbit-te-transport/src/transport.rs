@@ -1,0 +1,70 @@
+//! The half of a transport that moves bytes. Rule: the promises below are what all memory safety above rests on.
+
+#![allow(unsafe_code)]
+
+use crate::capability::Capabilities;
+use crate::error::TransportError;
+use crate::op::{LinkId, Op, Token};
+use crate::progress::{Arm, Progress};
+use orbit_te_wire::PeerId;
+use std::time::Instant;
+
+/// Moves bytes between this process and its peers. Belongs to one worker at a time, never blocks, owns no thread.
+///
+/// # Promises
+/// 1. *Accepted means completed exactly once*: on success, error, cancel, loss of the link, and close.
+/// 2. *Completed means visible*: after a successful read the bytes are in the local span; after a successful write they
+///    are in the peer's memory, and a read that the peer or anybody else starts then finds them.
+/// 3. *Completed means let go*: the local span named by an op is not touched after its completion was given out.
+/// 4. *A link fails alone*: its ops complete with errors and no other link's; and after a completion with
+///    [`OpErrorCode::Cancelled`](crate::OpErrorCode::Cancelled) not one more byte of that op lands at the peer.
+/// 5. *Nothing is allocated per op* after warm-up.
+///
+/// # Safety
+/// An implementor guarantees promises 1 to 4: callers free and reuse memory on the strength of them.
+pub unsafe trait Transport: Send {
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Begins to make a link to a peer. `address` is what the peer's transport of the same name announced. Returns at
+    /// once; ops may be submitted to the link from now on and wait until it is up.
+    ///
+    /// # Errors
+    /// [`TransportError::BadAddress`], [`TransportError::TooManyLinks`].
+    fn connect(&mut self, peer: PeerId, address: &[u8], now: Instant) -> Result<LinkId, TransportError>;
+
+    /// Takes bytes that the counterpart sent by [`Event::Control`](crate::Event::Control).
+    ///
+    /// # Errors
+    /// [`TransportError::NoLink`], [`TransportError::Wire`]; the link is then closed, and its ops complete with errors.
+    fn deliver(&mut self, link: LinkId, bytes: &[u8], now: Instant) -> Result<(), TransportError>;
+
+    /// Takes ops from the front of `ops` and says how many it took. Zero means that it is full, which is no error: poll,
+    /// and come again. An op that can't be done (no such link, a length over the limit) is taken and completed with an
+    /// error.
+    ///
+    /// # Safety
+    /// Each op's local span is valid for reading (write ops) or writing (read ops), and the lease under which it was made
+    /// is kept until the op's completion was given out by [`Transport::poll`]. No two ops in flight have the same token.
+    unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize;
+
+    /// Gives up an op: it completes soon, with success if it was just about to, otherwise with
+    /// [`OpErrorCode::Cancelled`](crate::OpErrorCode::Cancelled) or
+    /// [`OpErrorCode::CancelledUnfenced`](crate::OpErrorCode::CancelledUnfenced). A token that is not in flight is ignored.
+    fn cancel(&mut self, token: Token, now: Instant);
+
+    /// Makes progress, adds at most `budget` completions to `out`, and says whether anything happened at all.
+    fn poll(&mut self, now: Instant, budget: usize, out: &mut Progress) -> bool;
+
+    /// How to wait for more. Call it after a poll that found nothing, and directly before sleeping.
+    fn arm(&mut self, now: Instant) -> Arm;
+
+    /// Closes a link: its ops complete with errors, and its number is never used again.
+    fn disconnect(&mut self, link: LinkId, now: Instant);
+
+    /// Closes everything. Ops complete with errors by polling; [`Transport::is_drained`] says when that is over.
+    fn close(&mut self, now: Instant);
+
+    /// Whether no op is in flight and no completion waits to be polled.
+    fn is_drained(&self) -> bool;
+}

@@ -1,0 +1,154 @@
+//! The messages of a control link. Rule: each travels as a length of four bytes and that many serialized bytes; a
+//! request carries a number that its answer repeats.
+
+use crate::codec;
+use crate::descriptor::RegionDescriptor;
+use crate::error::WireError;
+use crate::limits::{MAX_ADDRESSES, MAX_CONTROL_BYTES, MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES};
+use serde::{Deserialize, Serialize};
+
+/// The bytes of the length before each control message.
+pub const LENGTH_BYTES: usize = 4;
+
+/// Why a request on the control link was refused. The numbers of the variants are part of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RefusalCode {
+    /// No segment of that name is exposed here.
+    UnknownSegment,
+    /// The receiver's queue of notifications is full; try again later.
+    QueueFull,
+    /// The receiver is shutting down.
+    ShuttingDown,
+    /// The receiver does not do this.
+    Unsupported,
+    /// The request breaks a limit.
+    OverLimit,
+}
+
+/// One message between two peers on their control link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Control {
+    /// Are you there? Answered by [`Control::Pong`] with the same number.
+    Ping {
+        /// The number to repeat.
+        request: u64,
+    },
+    /// Yes.
+    Pong {
+        /// The ping's number.
+        request: u64,
+    },
+    /// What is the segment of this name?
+    OpenSegment {
+        /// The number to repeat.
+        request: u64,
+        /// The segment's name.
+        name: String,
+    },
+    /// This is it.
+    Segment {
+        /// The request's number.
+        request: u64,
+        /// The memory behind it.
+        descriptor: RegionDescriptor,
+    },
+    /// No.
+    Refused {
+        /// The request's number.
+        request: u64,
+        /// Why, for a program.
+        code: RefusalCode,
+        /// Why, for a person.
+        reason: String,
+    },
+    /// Bytes with a name, for the application. Answered by [`Control::NotifyDone`] once queued there, or refused.
+    Notify {
+        /// The number to repeat; rises by one with each notification of a session.
+        request: u64,
+        /// The notification's name.
+        name: String,
+        /// Its bytes.
+        payload: Vec<u8>,
+    },
+    /// The notification is in the receiver's queue.
+    NotifyDone {
+        /// The notification's number.
+        request: u64,
+    },
+    /// Bytes from one transport to its counterpart at the peer.
+    Transport {
+        /// The transport's name.
+        transport: String,
+        /// Its bytes.
+        bytes: Vec<u8>,
+    },
+    /// How to reach the sender's transports for this session.
+    Reach {
+        /// Addresses of the listening port; data lanes go there too.
+        addresses: Vec<std::net::SocketAddr>,
+    },
+    /// The sender closes the session on purpose.
+    Goodbye {
+        /// Why, in words.
+        reason: String,
+    },
+}
+
+impl Control {
+    /// The message's bytes with their length before them. `limit` is the agreed limit of a control message.
+    pub fn encode(&self, limit: usize) -> Result<Vec<u8>, WireError> {
+        self.validate()?;
+        let body = codec::encode("control message", self, limit.min(MAX_CONTROL_BYTES))?;
+        let mut out = Vec::with_capacity(LENGTH_BYTES + body.len());
+        out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        out.extend_from_slice(&body);
+        Ok(out)
+    }
+
+    /// The length of the message that follows, refused when it is zero or over `limit`.
+    pub fn decode_length(bytes: [u8; LENGTH_BYTES], limit: usize) -> Result<usize, WireError> {
+        let length = u32::from_le_bytes(bytes);
+        let limit = limit.min(MAX_CONTROL_BYTES);
+        if length == 0 {
+            return Err(WireError::Invalid { what: "a control message has length zero" });
+        }
+        if length as usize > limit {
+            let got = u64::from(length);
+            return Err(WireError::TooLong { what: "control message", got, limit: limit as u64 });
+        }
+        Ok(length as usize)
+    }
+
+    /// The message in `body`, which is exactly what followed its length.
+    pub fn decode_body(body: &[u8]) -> Result<Control, WireError> {
+        let message: Control = codec::decode("control message", body, MAX_CONTROL_BYTES)?;
+        message.validate()?;
+        Ok(message)
+    }
+
+    fn validate(&self) -> Result<(), WireError> {
+        let bound = |what, got: usize, limit: usize| {
+            if got > limit {
+                return Err(WireError::TooLong { what, got: got as u64, limit: limit as u64 });
+            }
+            Ok(())
+        };
+        match self {
+            Control::OpenSegment { name, .. } => bound("segment name", name.len(), MAX_NAME_BYTES),
+            Control::Segment { descriptor, .. } => descriptor.validate(),
+            Control::Refused { reason, .. } | Control::Goodbye { reason } => {
+                bound("reason", reason.len(), 4096)
+            }
+            Control::Notify { name, payload, .. } => {
+                bound("notification name", name.len(), MAX_NAME_BYTES)?;
+                bound("notification", payload.len(), MAX_NOTIFICATION_BYTES)
+            }
+            Control::Transport { transport, bytes } => {
+                bound("transport name", transport.len(), 64)?;
+                bound("transport message", bytes.len(), MAX_NOTIFICATION_BYTES)
+            }
+            Control::Reach { addresses } => bound("list of addresses", addresses.len(), MAX_ADDRESSES),
+            Control::Ping { .. } | Control::Pong { .. } | Control::NotifyDone { .. } => Ok(()),
+        }
+    }
+}
