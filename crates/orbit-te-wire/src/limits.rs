@@ -13,6 +13,10 @@ pub const MAX_CONTROL_BYTES: usize = 1024 * 1024;
 pub const MAX_TOKEN_BYTES: usize = 8 * 1024;
 /// The most bytes in a segment's or a notification's name.
 pub const MAX_NAME_BYTES: usize = 255;
+/// The most bytes in a transport's name.
+pub const MAX_TRANSPORT_NAME_BYTES: usize = 64;
+/// The most bytes in the reason of a refusal or a goodbye on the control link.
+pub const MAX_REASON_BYTES: usize = 4096;
 /// The most bytes in one notification's payload.
 pub const MAX_NOTIFICATION_BYTES: usize = 64 * 1024;
 /// The most bytes in the key that one transport adds to a region descriptor.
@@ -29,7 +33,11 @@ pub const MAX_LANE_REQUESTS: u32 = 4096;
 pub const MAX_SESSION_LANES: u32 = 256;
 
 const _: () = assert!(MAX_NOTIFICATION_BYTES + MAX_NAME_BYTES + 256 <= MAX_CONTROL_BYTES);
-const _: () = assert!(MAX_TRANSPORT_KEYS * MAX_TRANSPORT_KEY_BYTES + 4096 <= MAX_CONTROL_BYTES);
+const _: () = assert!(
+    MAX_TRANSPORT_KEYS * (MAX_TRANSPORT_KEY_BYTES + MAX_TRANSPORT_NAME_BYTES + 16) + 4096
+        <= MAX_CONTROL_BYTES
+);
+const _: () = assert!(MAX_REASON_BYTES + 256 <= MAX_CONTROL_BYTES);
 
 /// What one side is ready to take from the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
