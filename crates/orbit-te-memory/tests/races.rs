@@ -3,8 +3,8 @@
 
 use orbit_te_memory::registry::admit;
 use orbit_te_memory::{Access, HostBuffer, MemoryError, Region, Registry, Request};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -173,4 +173,38 @@ fn registering_and_retiring_from_many_threads() {
     assert!(registry.is_empty());
     let region = registry.register(backing, Access::SHARED).unwrap();
     assert_eq!(region.id().0, ADMITTERS as u64 * 100 + 1, "no number is given out twice");
+}
+
+/// The two ways meet head-on, very often: a region that was retired is not open again, whoever came last.
+#[test]
+fn a_revocation_that_ends_late_opens_nothing() {
+    const ROUNDS: usize = 5_000;
+    let registry = Registry::new();
+    let backing = Arc::new(HostBuffer::new(4096).unwrap().into_backing());
+    let regions: Vec<Region> =
+        (0..ROUNDS).map(|_| registry.register(backing.clone(), Access::SHARED).unwrap()).collect();
+    let start = Barrier::new(2);
+    // Judged afterwards: a thread that panics would leave the other one at the barrier.
+    let (mut revoked, mut reopened) = (Vec::new(), Vec::new());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for region in &regions {
+                start.wait();
+                revoked.push(registry.revoke(region, LONG));
+            }
+        });
+        for (round, region) in regions.iter().enumerate() {
+            start.wait();
+            // A little later in each round, so that each of the other side's steps is met.
+            (0..round % 200).for_each(|_| std::hint::spin_loop());
+            if registry.retire(region, LONG).is_err() || !region.is_retired() || region.lease().is_ok() {
+                reopened.push(round);
+            }
+        }
+    });
+    assert_eq!(reopened, [0; 0], "rounds in which the region was open when retire had returned");
+    assert!(regions.iter().all(|region| region.is_retired() && region.lease().is_err()));
+    for result in revoked {
+        assert!(matches!(result, Ok(_) | Err(MemoryError::Retired { .. })), "{result:?}");
+    }
 }
