@@ -1,5 +1,7 @@
 //! Buffers and backings: what can be had, what is refused, and when an owner is dropped.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 use orbit_te_memory::{
     Access, Backing, HostBuffer, HostOptions, MemoryError, MemoryKind, PageSize, Registry,
 };

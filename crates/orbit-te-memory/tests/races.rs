@@ -1,6 +1,8 @@
 //! Many threads at one region: whatever the order of things, no lease is there after a retirement has returned, and
 //! none of an old generation after a revocation has. Each round is short; a number of them meets many orders.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 use orbit_te_memory::registry::admit;
 use orbit_te_memory::{Access, HostBuffer, MemoryError, Region, Registry, Request};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,5 +1,7 @@
 //! Regions and slices: ranges, copies, rights and descriptors.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 use orbit_te_memory::{
     Access, Backing, HostBuffer, LocalKey, LocalSpan, MemoryError, MemoryKind, Region, Registry, Slice,
 };

@@ -1,5 +1,7 @@
 //! Leases against the two ways to end them: retiring a region, and revoking its descriptors.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 use orbit_te_memory::{Access, AdmitError, HostBuffer, Lease, MemoryError, Region, Registry, Request};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -38,14 +38,16 @@ pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8], limit: usiz
 
 /// A field of bytes (`#[serde(with = "codec::bytes")]`). The layout is that of any list, but the bytes are copied in
 /// one piece, and a length that is not there allocates nothing.
-pub(crate) mod bytes {
+pub mod bytes {
     use super::*;
 
-    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+    /// See [`bytes`](self).
+    pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
         to.serialize_bytes(bytes)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    /// See [`bytes`](self).
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
         from.deserialize_byte_buf(Bytes)
     }
 
@@ -70,7 +72,7 @@ pub(crate) mod bytes {
 
 /// A list of at most `MOST` elements (`#[serde(deserialize_with = "codec::list::<MOST, _, _>")]`): a longer one is
 /// refused by its length, before its first element is read.
-pub(crate) fn list<'de, const MOST: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
+pub fn list<'de, const MOST: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,
     D: Deserializer<'de>,

@@ -1,7 +1,7 @@
 //! The bounds on what a peer may send, and how two sides agree on them. Rule: every decoder's bound is here.
 //!
 //! The constants are this implementation's; [`Limits`] are what a side announces, and the agreed limit is the
-//! smaller of both.
+//! smaller of both, and never over the constants.
 
 use serde::{Deserialize, Serialize};
 
@@ -56,19 +56,26 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            control_bytes: MAX_CONTROL_BYTES as u32,
-            payload_bytes: MAX_PAYLOAD_BYTES,
-            lane_requests: 128,
-            session_lanes: 64,
-            notification_bytes: MAX_NOTIFICATION_BYTES as u32,
-        }
+        Self { lane_requests: 128, session_lanes: 64, ..Limits::MOST }
     }
 }
 
 impl Limits {
-    /// What both sides can live with: the smaller of each limit.
+    /// The most that this implementation can keep to, whatever is configured or announced.
+    pub const MOST: Limits = Limits {
+        control_bytes: MAX_CONTROL_BYTES as u32,
+        payload_bytes: MAX_PAYLOAD_BYTES,
+        lane_requests: MAX_LANE_REQUESTS,
+        session_lanes: MAX_SESSION_LANES,
+        notification_bytes: MAX_NOTIFICATION_BYTES as u32,
+    };
+
+    /// What both sides can live with: the smaller of each limit, and never over [`Limits::MOST`].
     pub fn agree(&self, other: &Limits) -> Limits {
+        self.smaller(other).smaller(&Limits::MOST)
+    }
+
+    fn smaller(&self, other: &Limits) -> Limits {
         Limits {
             control_bytes: self.control_bytes.min(other.control_bytes),
             payload_bytes: self.payload_bytes.min(other.payload_bytes),

@@ -2,6 +2,8 @@
 //! this crate, are never made at run time, and change only with the protocol's version; `docs/protocol.md` explains
 //! them field by field. Spaces in the hex separate fields.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 use orbit_te_wire::hello::{PRELUDE_BYTES, Prelude};
 use orbit_te_wire::limits::{MAX_CONTROL_BYTES, MAX_HELLO_BYTES};
 use orbit_te_wire::*;
@@ -423,6 +425,23 @@ fn numbers() {
         assert_eq!(bytes[4..6], number.to_le_bytes(), "{status:?}");
         assert_eq!(Frame::decode(&bytes).map(|f| f.status), Ok(status));
     }
+}
+
+/// The examples in `docs/protocol.md` are these vectors: each block whose lines begin with pairs of hex digits.
+#[test]
+fn the_document_shows_these_bytes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocol.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    let pair = |word: &&str| word.len() == 2 && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let hex = |line: &str| line.split(' ').take_while(pair).collect::<String>();
+    let blocks = document.split("```text").skip(1).filter_map(|rest| rest.split("```").next());
+    let shown: Vec<Vec<u8>> = blocks
+        .map(|block| unhex(&block.lines().map(hex).collect::<String>()))
+        .filter(|bytes| !bytes.is_empty())
+        .collect();
+    let bytes = |hex| unhex(hex);
+    let named = |name| controls().into_iter().find(|row| row.name == name).map(|row| bytes(row.hex)).unwrap();
+    assert_eq!(shown, [bytes(hellos()[0].hex), named("open"), bytes(descriptors()[0].hex)]);
 }
 
 /// Writes the first inputs of the fuzz targets: the vectors above, one a file.

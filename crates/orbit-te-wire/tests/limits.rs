@@ -1,5 +1,7 @@
 //! The limits of single fields, row by row: one byte at the limit passes, one over it is refused with the field's name.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 use orbit_te_wire::control::LENGTH_BYTES;
 use orbit_te_wire::hello::PRELUDE_BYTES;
 use orbit_te_wire::limits::*;

@@ -69,6 +69,19 @@ fn each_limit_is_the_smaller_one() {
 }
 
 #[test]
+fn nothing_is_agreed_beyond_what_can_be_kept() {
+    let boundless = Limits {
+        control_bytes: u32::MAX,
+        payload_bytes: u64::MAX,
+        lane_requests: u32::MAX,
+        session_lanes: u32::MAX,
+        notification_bytes: u32::MAX,
+    };
+    let agreed = agree(&Hello { limits: boundless, ..hello() }, &boundless).map(|t| t.limits);
+    assert_eq!(agreed, Ok(Limits::MOST));
+}
+
+#[test]
 fn limits_too_small_to_work_with_are_refused_whoever_set_them() {
     let fine = Limits::default();
     let check = |limits: Limits, word: &str| {
