@@ -36,7 +36,7 @@ impl Gate {
     /// One lease more, or false when the gate is closed.
     pub(crate) fn enter(&self) -> bool {
         // A look first, so that whoever is refused is hardly ever counted, not even for a moment.
-        if self.state.load(Ordering::Acquire) & CLOSED != 0 {
+        if self.is_closed() {
             return false;
         }
         let before = self.state.fetch_add(1, Ordering::Acquire);
@@ -60,6 +60,10 @@ impl Gate {
     /// Takes no more leases, ever.
     pub(crate) fn retire(&self) {
         self.state.fetch_or(RETIRED, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.load(Ordering::Acquire) & CLOSED != 0
     }
 
     pub(crate) fn is_retired(&self) -> bool {

@@ -107,6 +107,11 @@ impl Region {
         self.inner.gate.count()
     }
 
+    /// Whether it takes new leases right now: it is neither retired nor being revoked.
+    pub fn takes_leases(&self) -> bool {
+        !self.inner.gate.is_closed()
+    }
+
     /// Whether it was retired, or is being retired: it takes no new leases, ever.
     pub fn is_retired(&self) -> bool {
         self.inner.gate.is_retired()
