@@ -94,8 +94,14 @@ impl Harness<'_> {
                 self.events.push(format!("{:>6} ms {event:?}", self.began.elapsed().as_millis()));
             }
             match event {
-                Event::LinkUp { link } => self.news.entry(link).or_default().ups += 1,
-                Event::LinkDown { link, .. } => self.news.entry(link).or_default().downs += 1,
+                Event::LinkUp { link } => {
+                    let news = self.news.entry(link).or_default();
+                    (news.ups, news.is_up) = (news.ups + 1, true);
+                }
+                Event::LinkDown { link, .. } => {
+                    let news = self.news.entry(link).or_default();
+                    (news.downs, news.is_up) = (news.downs + 1, false);
+                }
                 Event::Control { link, bytes } => self.pair.carry(link, bytes),
             }
         }
@@ -161,7 +167,7 @@ impl Harness<'_> {
     /// Waits until a link is up.
     #[track_caller]
     pub fn wait_up(&mut self, link: LinkId) {
-        self.run_until("the link comes up", |h| h.news(link).ups > h.news(link).downs);
+        self.run_until("the link comes up", |h| h.news(link).is_up);
     }
 
     /// A fresh link to the target that is up.
@@ -231,11 +237,6 @@ impl Harness<'_> {
         for op in self.waiting.drain(..) {
             self.ledger.withdraw(op.token);
         }
-    }
-
-    /// How many ops were not accepted yet.
-    pub fn not_accepted(&self) -> usize {
-        self.waiting.len()
     }
 
     /// Gives up an op.

@@ -42,6 +42,8 @@ pub struct LinkNews {
     pub ups: u32,
     /// How often it broke.
     pub downs: u32,
+    /// Whether the latest news was that it is up.
+    pub is_up: bool,
 }
 
 /// Drives one pair through one row.

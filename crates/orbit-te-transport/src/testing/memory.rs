@@ -200,3 +200,23 @@ fn place(offset: u64, length: u64) -> Range<usize> {
     let from = offset as usize + GUARD;
     from..from + length as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use super::strangers;
+
+    #[test]
+    fn a_byte_is_a_stranger_unless_the_model_or_a_failed_op_explains_it() {
+        let model = vec![1u8; 5000];
+        let mut found = model.clone();
+        assert_eq!(strangers(&found, &model, &[]), None);
+        found[2000..3500].fill(2);
+        assert_eq!(strangers(&found, &model, &[]), Some((2000, 1500)));
+        let late = vec![2u8; 1600];
+        assert_eq!(strangers(&found, &model, &[(1950, &late)]), None);
+        assert_eq!(strangers(&found, &model, &[(2001, &late)]), Some((2000, 1)));
+        assert_eq!(strangers(&found, &model, &[(1000, &late)]), Some((2600, 900)));
+        found[4999] = 3;
+        assert_eq!(strangers(&found, &model, &[(1950, &late)]), Some((4999, 1)));
+    }
+}

@@ -10,6 +10,7 @@
 //! speed, and memory other than the host's.
 
 pub mod drive;
+pub mod faulty;
 
 pub mod harness;
 pub mod ledger;

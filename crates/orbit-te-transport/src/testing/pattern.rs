@@ -76,3 +76,19 @@ pub fn seed() -> u64 {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
     mix(nanos)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_differ_in_every_byte_and_seeds_in_most() {
+        let patterns = [Family::Here, Family::There, Family::Foreign].map(|family| pattern(family, 3, 1001));
+        for (one, other) in [(0, 1), (1, 2), (2, 0)] {
+            assert!(patterns[one].iter().zip(&patterns[other]).all(|(a, b)| a != b));
+        }
+        let other = pattern(Family::Here, 4, 1001);
+        assert_eq!(other.len(), 1001);
+        assert!(patterns[0].iter().zip(&other).filter(|(a, b)| a == b).count() < 60);
+    }
+}

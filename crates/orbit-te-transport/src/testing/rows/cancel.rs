@@ -194,12 +194,13 @@ pub fn cancel_while_the_target_is_silent(pair: &mut dyn Pair) {
             for _ in 0..20 {
                 h.poll(64);
             }
-            let open: Vec<_> = ops.iter().copied().filter(|op| !h.is_done(op)).collect();
+            h.drop_not_accepted();
+            let open: Vec<_> =
+                ops.iter().copied().filter(|op| h.was_accepted(op) && !h.is_done(op)).collect();
             open.iter().for_each(|op| h.cancel(op.token));
             h.repeat_until("ops that were given up complete without the target", |h| {
-                h.offer();
                 h.poll(64);
-                h.in_flight() == 0 && h.not_accepted() == 0
+                h.in_flight() == 0
             });
             for op in &open {
                 reuse(&mut h, op);

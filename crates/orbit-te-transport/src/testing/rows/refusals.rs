@@ -205,6 +205,7 @@ pub fn missing_right_is_refused(pair: &mut dyn Pair) {
         h.run_all(&[write, read]);
         expect_refused(&h, &write, OpErrorCode::AccessDenied);
         expect_refused(&h, &read, OpErrorCode::AccessDenied);
+        h.verify();
         let read = h.read(link, ours.at(0), read_only.at(0), length);
         h.run_all(&[read]);
         let write = h.write(link, ours.at(0), write_only.at(0), length);

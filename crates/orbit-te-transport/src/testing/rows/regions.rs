@@ -10,6 +10,7 @@ use crate::testing::rows::refusals::{kinds, still_serves};
 use crate::testing::suite::{Need, Row};
 use orbit_te_memory::{Access, MemoryError};
 use std::thread;
+use std::time::Instant;
 
 pub(crate) const ROWS: &[Row] = &[
     Row { name: "retired_region_is_refused", needs: &[Need::TargetCpu], check: retired_region_is_refused },
@@ -72,12 +73,18 @@ fn withdraw(
     refusals: &[OpErrorCode],
     call: impl FnOnce() -> Result<(), MemoryError> + Send,
 ) {
+    let region = h.memory(theirs).region.clone();
     h.submit(ops);
     for _ in 0..steps {
         h.step();
     }
     let answer = thread::scope(|scope| {
         let withdrawing = scope.spawn(call);
+        // Not one step more before the region takes no requests, so that ops are caught by it.
+        let deadline = Instant::now() + h.limit();
+        while !region.is_retired() && !withdrawing.is_finished() && Instant::now() < deadline {
+            thread::yield_now();
+        }
         h.run_until("the region is withdrawn", |_| withdrawing.is_finished());
         withdrawing.join()
     });
@@ -88,9 +95,13 @@ fn withdraw(
     }
     let after = h.memory(theirs).snapshot();
     h.run();
+    h.verify();
     h.watch();
     if h.memory(theirs).snapshot() != after {
         h.fail("bytes changed after the region had been withdrawn");
+    }
+    if steps == 0 && ops.iter().any(|op| h.code(op).is_none()) {
+        h.fail("the target was not served before the withdrawal, and an op succeeded");
     }
     for op in ops {
         if h.code(op).is_some() {

@@ -71,6 +71,10 @@ pub fn no_wake_up_is_lost(pair: &mut dyn Pair) {
             if h.is_done(&op) {
                 break;
             }
+            // In every other round the reply may come between the poll and the arming, where wake-ups get lost.
+            for _ in 0..(round % 2) * 40 {
+                h.pump();
+            }
             if let Arm::Sleep { fd, until } = h.arm() {
                 sleep(&mut h, fd, until, deadline);
             }
