@@ -11,6 +11,8 @@ pub mod capability;
 pub mod error;
 pub mod op;
 pub mod progress;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod transport;
 
 pub use capability::Capabilities;

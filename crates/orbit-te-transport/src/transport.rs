@@ -40,26 +40,33 @@ pub unsafe trait Transport: Send {
     fn deliver(&mut self, link: LinkId, bytes: &[u8], now: Instant) -> Result<(), TransportError>;
 
     /// Takes ops from the front of `ops` and says how many it took. Zero means that it is full, which is no error: poll,
-    /// and come again. An op that can't be done (no such link, a length over the limit) is taken and completed with an
-    /// error.
+    /// and come again. An op holds its place until its completion was given out by [`Transport::poll`]. An op that can't
+    /// be done (no such link, a length that is zero or over the limit) is taken and completed with an error; after
+    /// [`Transport::close`] it is either not taken or completed with an error. While a link is not up, ops on it wait.
     ///
     /// # Safety
     /// Each op's local span is valid for reading (write ops) or writing (read ops), and the lease under which it was made
-    /// is kept until the op's completion was given out by [`Transport::poll`]. No two ops in flight have the same token.
+    /// is kept until the op's completion was given out by [`Transport::poll`]. No two ops in flight have the same token; one
+    /// that has completed may be used again.
     unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize;
 
     /// Gives up an op: it completes soon, with success if it was just about to, otherwise with
     /// [`OpErrorCode::Cancelled`](crate::OpErrorCode::Cancelled) or
     /// [`OpErrorCode::CancelledUnfenced`](crate::OpErrorCode::CancelledUnfenced). A token that is not in flight is ignored.
+    /// "Soon" does not depend on the peer: one that is silent gives `CancelledUnfenced`, or a link error, in bounded time.
+    /// A transport that fences by cutting its connection may fail other ops of the same link with a link error, never those
+    /// of another link.
     fn cancel(&mut self, token: Token, now: Instant);
 
-    /// Makes progress, adds at most `budget` completions to `out`, and says whether anything happened at all.
+    /// Makes progress, adds at most `budget` completions to what is in `out`, and says whether anything happened at all;
+    /// true whenever it added something.
     fn poll(&mut self, now: Instant, budget: usize, out: &mut Progress) -> bool;
 
     /// How to wait for more. Call it after a poll that found nothing, and directly before sleeping.
     fn arm(&mut self, now: Instant) -> Arm;
 
-    /// Closes a link: its ops complete with errors, and its number is never used again.
+    /// Closes a link: its ops complete with errors, and its number is never used again. Ops on that number complete with
+    /// [`OpErrorCode::NoLink`](crate::OpErrorCode::NoLink) from then on. A link that is not known is ignored.
     fn disconnect(&mut self, link: LinkId, now: Instant);
 
     /// Closes everything. Ops complete with errors by polling; [`Transport::is_drained`] says when that is over.

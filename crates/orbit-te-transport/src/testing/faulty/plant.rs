@@ -1,0 +1,60 @@
+//! The list of breaches. Rule: each names the promise that it breaks, and the row that must find it.
+//!
+//! A row that finds a plant may find others as well; that is not written down.
+
+/// One breach of the contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plant {
+    /// One success of ten is given out twice.
+    CompletesTwice,
+    /// One success of ten is never given out.
+    LosesCompletion,
+    /// A large op succeeds before its bytes have moved.
+    CompletesEarly,
+    /// A read writes into its local span after its completion.
+    TouchesAfterRead,
+    /// A write is sent once more after its completion, as an unfenced retry would be.
+    SendsAgain,
+    /// A write puts one byte more into the target than asked.
+    OverrunsTarget,
+    /// The last byte does not move.
+    MissesLastByte,
+    /// A success counts one byte too few.
+    CountsTooFew,
+    /// A write to memory that peers may only read is done.
+    IgnoresRights,
+    /// A write to memory that peers may only read is refused, and done.
+    WritesThenRefuses,
+    /// A write lands in a region that was withdrawn.
+    LandsAfterRetire,
+    /// A write lands in a region that was withdrawn a while ago, and succeeds.
+    SucceedsAfterRetire,
+    /// A refused op takes its link with it.
+    RefusalBreaksLink,
+    /// When a link breaks, an op of another link fails.
+    FailsOtherLink,
+    /// Ops of a broken link never complete.
+    LosesOpsOfBrokenLink,
+    /// Ops never complete after closing.
+    LosesOpsAtClose,
+    /// All ops are accepted, and those that found no room are dropped.
+    DropsWhenFull,
+    /// A poll gives one completion too many.
+    ExceedsBudget,
+    /// A poll empties the caller's buffer.
+    ClearsTheBuffer,
+    /// A cancelled op completes at once, and goes on.
+    LandsAfterCancel,
+    /// Cancelling does nothing.
+    IgnoresCancel,
+    /// Cancelling a token that is not in flight completes it.
+    CancelsStrangers,
+    /// `arm` says sleep though a reply has come.
+    SleepsThroughReplies,
+    /// `arm` never says sleep.
+    NeverSleeps,
+    /// It is drained at all times.
+    SaysDrained,
+    /// It is drained at no time.
+    NeverDrained,
+}

@@ -1,0 +1,121 @@
+//! Every op that a row made, and where it stands. Rule: an op that was accepted completes once; one that was not, never.
+//!
+//! It knows tokens only: whether the bytes are right is not its business.
+
+use crate::op::{Op, Token};
+use crate::progress::Completion;
+use crate::testing::harness::Spot;
+use orbit_te_memory::Lease;
+use std::collections::HashMap;
+
+/// Where an op stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Not accepted yet.
+    Made,
+    /// Accepted, and not completed yet.
+    Accepted,
+    /// Completed.
+    Done(Completion),
+}
+
+/// One op.
+pub struct Entry {
+    /// The op.
+    pub op: Op,
+    /// Its local side.
+    pub local: Spot,
+    /// Its remote side.
+    pub remote: Spot,
+    /// Where it stands.
+    pub stage: Stage,
+    /// Keeps the local region until the completion.
+    lease: Option<Lease>,
+}
+
+/// All ops of a row.
+#[derive(Default)]
+pub struct Ledger {
+    entries: HashMap<Token, Entry>,
+    accepted: usize,
+}
+
+impl Ledger {
+    /// A new op, with the lease under which its span was made. Its token is not in flight.
+    pub fn add(&mut self, op: Op, local: Spot, remote: Spot, lease: Lease) {
+        let entry = Entry { op, local, remote, stage: Stage::Made, lease: Some(lease) };
+        if let Some(before) = self.entries.insert(op.token, entry) {
+            assert!(before.stage != Stage::Accepted, "a row used a token that is in flight");
+        }
+    }
+
+    /// The op of this token.
+    pub fn get(&self, token: Token) -> &Entry {
+        match self.entries.get(&token) {
+            Some(entry) => entry,
+            None => panic!("a row asks about {token:?}, which it never made"),
+        }
+    }
+
+    /// The op was accepted.
+    pub fn accept(&mut self, token: Token) {
+        if let Some(entry) = self.entries.get_mut(&token) {
+            entry.stage = Stage::Accepted;
+            self.accepted += 1;
+        }
+    }
+
+    /// The op will never be submitted.
+    pub fn withdraw(&mut self, token: Token) {
+        if let Some(entry) = self.entries.get_mut(&token) {
+            entry.lease = None;
+        }
+    }
+
+    /// The op completed.
+    ///
+    /// # Errors
+    /// Why it may not have.
+    pub fn complete(&mut self, completion: Completion) -> Result<(), String> {
+        let token = completion.token;
+        let Some(entry) = self.entries.get_mut(&token) else {
+            return Err(format!("a completion for {token:?}, which was never submitted: {completion:?}"));
+        };
+        match entry.stage {
+            Stage::Accepted => {
+                entry.stage = Stage::Done(completion);
+                entry.lease = None;
+                self.accepted -= 1;
+                Ok(())
+            }
+            Stage::Made => Err(format!("{:?} completed and was not accepted: {completion:?}", entry.op)),
+            Stage::Done(before) => {
+                Err(format!("{:?} completed twice: first {before:?}, then {completion:?}", entry.op))
+            }
+        }
+    }
+
+    /// How many ops are accepted and not completed.
+    pub fn in_flight(&self) -> usize {
+        self.accepted
+    }
+
+    /// A few lines about what is still open.
+    pub fn report(&self) -> String {
+        let done = self.entries.values().filter(|e| matches!(e.stage, Stage::Done(_))).count();
+        let mut text = format!(
+            "{} ops: {done} completed, {} in flight, {} not accepted",
+            self.entries.len(),
+            self.accepted,
+            self.entries.len() - done - self.accepted
+        );
+        for entry in self.entries.values().filter(|e| !matches!(e.stage, Stage::Done(_))).take(5) {
+            let Op { kind, link, local, remote, token } = entry.op;
+            text += &format!(
+                "\n  open: {kind:?} of {} bytes at {} on link {}.{}, {:?}, {token:?}",
+                local.length, remote.offset, link.slot, link.generation, entry.stage
+            );
+        }
+        text
+    }
+}

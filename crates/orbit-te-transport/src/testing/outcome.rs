@@ -1,0 +1,156 @@
+//! What a completion says about memory. Rule: it is checked at the moment the completion is given out, not later.
+//!
+//! - Success: every byte is there now.
+//! - Refused: nothing changed, which the next [`Harness::verify`] finds out.
+//! - Failed half-way: each byte is old or new. Where the op is known to have ended at that side, it stays as it is now;
+//!   otherwise (a write whose link broke) it may still turn from old to new.
+//!
+//! It does not check which codes fit which fault; rows do.
+
+use crate::error::{ErrorClass, OpErrorCode};
+use crate::op::{Op, OpKind};
+use crate::progress::Completion;
+use crate::testing::harness::Harness;
+use crate::testing::ledger::Stage;
+use crate::testing::memory::strangers;
+use orbit_te_memory::Access;
+
+/// Whether an op that ends like this touched nothing at all.
+fn is_refusal(code: OpErrorCode) -> bool {
+    matches!(
+        code,
+        OpErrorCode::UnknownRegion
+            | OpErrorCode::StaleGeneration
+            | OpErrorCode::OutOfRange
+            | OpErrorCode::AccessDenied
+            | OpErrorCode::BadKey
+            | OpErrorCode::BadLength
+            | OpErrorCode::NoLink
+            | OpErrorCode::Unsupported
+    )
+}
+
+impl Harness<'_> {
+    /// Compares memory with what a completion promises, and brings the model up to date.
+    pub(crate) fn settle(&mut self, completion: &Completion) {
+        let entry = self.ledger.get(completion.token);
+        let (op, local, remote) = (entry.op, entry.local, entry.remote);
+        let length = op.local.length;
+        let theirs = &self.memories[remote.mem.0];
+        let inside = theirs.holds(remote.offset, length) && length > 0;
+        if completion.result.is_ok() {
+            let right = if op.kind == OpKind::Read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+            if !inside {
+                self.fail(&format!("an op outside of the region's bytes succeeded: {op:?}"));
+            }
+            if !theirs.region.access().contains(right) {
+                self.fail(&format!("an op that the region does not permit succeeded: {op:?}"));
+            }
+            if completion.bytes != length {
+                let bytes = completion.bytes;
+                self.fail(&format!("success with {bytes} of {length} bytes: {op:?}"));
+            }
+        }
+        let modelled = theirs.has_model() && self.memories[local.mem.0].has_model();
+        if !inside || !modelled {
+            return;
+        }
+        let (from, to) = if op.kind == OpKind::Read { (remote, local) } else { (local, remote) };
+        let new = self.memories[from.mem.0].expected(from.offset, length).to_vec();
+        let destination = &self.memories[to.mem.0];
+        let found = destination.found(to.offset, length);
+        let code = match completion.result {
+            Ok(()) => {
+                if let Some((at, count)) = strangers(&found, &new, &[]) {
+                    self.fail(&format!("success, and {count} bytes from {at} on are not in place: {op:?}"));
+                }
+                self.memories[to.mem.0].expect(to.offset, &new);
+                return;
+            }
+            Err(error) => error.code,
+        };
+        if is_refusal(code) && !matches!(code, OpErrorCode::NoLink) {
+            return;
+        }
+        if op.kind == OpKind::Write && code != OpErrorCode::Cancelled {
+            self.memories[to.mem.0].allow(to.offset, new);
+            return;
+        }
+        let old = destination.expected(to.offset, length);
+        if let Some((at, _)) = strangers(&found, old, &[(0, &new)]) {
+            self.fail(&format!("failed, and byte {at} is neither old nor new: {op:?}, {code}"));
+        }
+        self.memories[to.mem.0].expect(to.offset, &found);
+    }
+
+    /// Compares all memory with the model.
+    #[track_caller]
+    pub fn verify(&self) {
+        for memory in &self.memories {
+            if let Some(difference) = memory.difference() {
+                self.fail(&difference);
+            }
+        }
+    }
+
+    /// Takes what failed ops left open as it is now; from here on it may not change.
+    pub fn close_loose(&mut self) {
+        self.verify();
+        self.memories.iter_mut().for_each(|memory| memory.close_loose());
+    }
+
+    /// How an op ended; fails when it has not.
+    #[track_caller]
+    pub fn completion(&self, op: &Op) -> Completion {
+        match self.ledger.get(op.token).stage {
+            Stage::Done(completion) => completion,
+            stage => self.fail(&format!("{op:?} has not completed, it is {stage:?}")),
+        }
+    }
+
+    /// How an op failed, or none.
+    #[track_caller]
+    pub fn code(&self, op: &Op) -> Option<OpErrorCode> {
+        self.completion(op).result.err().map(|error| error.code)
+    }
+
+    /// The op succeeded.
+    #[track_caller]
+    pub fn expect_success(&self, ops: &[Op]) {
+        for op in ops {
+            if let Some(code) = self.code(op) {
+                self.fail(&format!("should have succeeded, and failed with {code:?}: {op:?}"));
+            }
+        }
+    }
+
+    /// The op failed with one of these.
+    #[track_caller]
+    pub fn expect_code(&self, op: &Op, codes: &[OpErrorCode]) {
+        match self.code(op) {
+            Some(code) if codes.contains(&code) => {}
+            Some(code) => self.fail(&format!("failed with {code:?} instead of {codes:?}: {op:?}")),
+            None => self.fail(&format!("succeeded instead of failing with {codes:?}: {op:?}")),
+        }
+    }
+
+    /// The op succeeded, or failed because of its link.
+    #[track_caller]
+    pub fn expect_success_or_link(&self, op: &Op) {
+        if let Some(code) = self.code(op) {
+            if code.class() == ErrorClass::Op {
+                self.fail(&format!("a broken link gives link errors, not {code:?}: {op:?}"));
+            }
+        }
+    }
+
+    /// The op was cancelled, or had succeeded already. Says whether the peer's memory is known to be left alone.
+    #[track_caller]
+    pub fn expect_success_or_cancelled(&self, op: &Op) -> bool {
+        match self.code(op) {
+            None | Some(OpErrorCode::Cancelled) => true,
+            Some(OpErrorCode::CancelledUnfenced) => op.kind == OpKind::Read,
+            Some(code) => self.fail(&format!("cancelled, and failed with {code:?}: {op:?}")),
+        }
+    }
+}
