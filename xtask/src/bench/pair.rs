@@ -2,6 +2,7 @@
 //! outlives its pair.
 
 use super::plan::Case;
+use super::quiet::Load;
 use super::sample::Sample;
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, killpg};
@@ -70,7 +71,7 @@ impl Process {
         let line = match self.replies.recv_timeout(REPLY_MAX) {
             Ok(line) => line?,
             Err(RecvTimeoutError::Timeout) => bail!("no reply within {} s", REPLY_MAX.as_secs()),
-            Err(RecvTimeoutError::Disconnected) => bail!("the worker ended ({:?})", self.child.try_wait()?),
+            Err(RecvTimeoutError::Disconnected) => bail!("the worker ended"),
         };
         let reply: Value = serde_json::from_str(&line).with_context(|| format!("reply {line:?}"))?;
         match reply.get("error") {
@@ -180,8 +181,10 @@ impl Pair {
         sink.ask(json!({ "cmd": "clear", "span": span })).context("clear")?;
         self.initiator.ask(prepare).context("prepare")?;
         let before = self.target.ask_number("cpu", "cpu_s")?;
+        let load = Load::now()?;
         let run = self.initiator.ask(json!({ "cmd": "run", "min_s": seconds, "min_n": SUBMISSIONS_MIN }));
         let run = run.context("run")?;
+        let load = load.since()?;
         let cpu = self.target.ask_number("cpu", "cpu_s")? - before + number(&run, "cpu_s")?;
         std::thread::sleep(SETTLE);
         check["submissions"] = run["submissions"].clone();
@@ -203,7 +206,7 @@ impl Pair {
             p99_us: run["p99_us"].as_f64(),
             cpu_s_per_gib: Some(cpu / (number(&run, "submissions")? * gib)),
             verified,
-            noise: 0.0,
+            noise: load.without(cpu),
         })
     }
 

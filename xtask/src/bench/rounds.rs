@@ -82,8 +82,8 @@ impl Rounds<'_> {
             }
         };
         match measured {
-            Ok((sample, noise)) => {
-                let sample = Sample { round, noise, ..sample };
+            Ok(sample) => {
+                let sample = Sample { round, ..sample };
                 serde_json::to_writer(&mut self.raw, &sample)?;
                 self.raw.write_all(b"\n")?;
                 self.samples.push(sample);

@@ -1,6 +1,7 @@
 //! Records: one of each repetition, and medians of them. Rule: field names are the schema that all engines' records
 //! share; a value that an engine can't give is null.
 
+use super::peers::OWN;
 use super::plan::{Case, Op};
 use serde::Serialize;
 
@@ -22,7 +23,7 @@ pub(super) struct Sample {
     pub(super) p99_us: Option<f64>,
     pub(super) cpu_s_per_gib: Option<f64>,
     pub(super) verified: Option<bool>,
-    /// The share of the machine that others used, just before or after.
+    /// The share of the machine that others used meanwhile, just before, or just after: whichever is most.
     pub(super) noise: f64,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct Summary {
     pub(super) noise: f64,
 }
 
-/// Medians of all samples, a record for each engine and case, in the order of cases and then of first appearance.
+/// Medians of all samples, a record for each engine and case, in the order of cases, ours first.
 pub(super) fn summarize(samples: &[Sample]) -> Vec<Summary> {
     let mut groups: Vec<Vec<&Sample>> = Vec::new();
     for sample in samples {
@@ -67,7 +68,11 @@ pub(super) fn summarize(samples: &[Sample]) -> Vec<Summary> {
             None => groups.push(vec![sample]),
         }
     }
-    groups.sort_by_key(|g| (g[0].batch, g[0].block_bytes, g[0].depth, g[0].hot, g[0].op));
+    let rank = |peer: &str| OWN.iter().position(|own| *own == peer).unwrap_or(OWN.len());
+    groups.sort_by_key(|g| {
+        let Case { op, block, batch, depth, hot } = g[0].case();
+        (batch, block, depth, hot, op, rank(&g[0].peer), g[0].peer.clone())
+    });
     groups.iter().map(|group| summary(group, samples)).collect()
 }
 

@@ -80,6 +80,7 @@ impl Ucx {
             p99_us: None,
             cpu_s_per_gib: None,
             verified: None,
+            // Its own share is not known apart.
             noise: 0.0,
         })
     }

@@ -69,15 +69,14 @@ fn one() -> usize {
 
 /// Serves one engine on stdin and stdout.
 pub(super) fn run(kind: EngineKind, role: Role) -> anyhow::Result<()> {
-    let engine: Box<dyn Engine> = match kind {
-        EngineKind::Raw => Box::new(raw::Raw::new(role)?),
-        EngineKind::OrbitTe => anyhow::bail!("orbit-te is not in this build"),
-    };
-    let mut worker = Worker::new(engine);
     let mut out = std::io::stdout().lock();
     let mut say = |reply: Value| -> std::io::Result<()> {
         writeln!(out, "{reply}")?;
         out.flush()
+    };
+    let mut worker = match make(kind, role) {
+        Ok(engine) => Worker::new(engine),
+        Err(e) => return Ok(say(failure(&e))?),
     };
     say(json!({
         "ready": true, "version": worker.engine.version(), "endpoint": worker.engine.endpoint()?,
@@ -86,12 +85,23 @@ pub(super) fn run(kind: EngineKind, role: Role) -> anyhow::Result<()> {
     for line in std::io::stdin().lines() {
         let command: Command = serde_json::from_str(&line?).context("a command that is none")?;
         let last = matches!(command, Command::Quit);
-        say(worker.answer(command).unwrap_or_else(|e| json!({ "error": format!("{e:#}") })))?;
+        say(worker.answer(command).unwrap_or_else(|e| failure(&e)))?;
         if last {
             break;
         }
     }
     Ok(())
+}
+
+fn make(kind: EngineKind, role: Role) -> anyhow::Result<Box<dyn Engine>> {
+    match kind {
+        EngineKind::Raw => Ok(Box::new(raw::Raw::new(role)?)),
+        EngineKind::OrbitTe => anyhow::bail!("orbit-te is not in this build"),
+    }
+}
+
+fn failure(error: &anyhow::Error) -> Value {
+    json!({ "error": format!("{error:#}") })
 }
 
 struct Worker {
