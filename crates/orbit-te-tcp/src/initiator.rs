@@ -133,8 +133,9 @@ impl TcpTransport {
                     let reason = format!("peer {found} answers where {peer} was expected; it was restarted");
                     return Err(TransportError::BadAddress { transport: TRANSPORT, reason });
                 }
-                let pending = std::collections::VecDeque::with_capacity(limits.lane_requests as usize);
+                // Agreed first: the peer's own numbers are only a claim, and may be beyond all memory.
                 let limits = self.config.limits.agree(&limits);
+                let pending = std::collections::VecDeque::with_capacity(limits.lane_requests as usize);
                 lane.role = Role::Asking(Asking { link, place, number, limits, pending, in_flight: 0 });
                 // What came with the answer's event is not known to be all.
                 lane.conn.ready(true, true, false);
