@@ -133,7 +133,9 @@ fn pauses_grow() {
     let code = initiator.wait(token, SOON).result.map_err(|e| e.code);
     assert_eq!(code, Err(OpErrorCode::Unreachable));
     proxy.turn_away(false);
-    initiator.poll_until("all lanes are up again", SOON, |_| target.lanes() == 4);
+    initiator.events.clear();
+    let up = |i: &Initiator| i.events.iter().any(|e| matches!(e, Event::LinkUp { .. }));
+    initiator.poll_until("all lanes are up again", SOON, |i| up(i) && target.lanes() == 4);
     let token = initiator.begin(OpKind::Write, link, &local, &region, 0);
     assert_eq!(initiator.wait(token, SOON).result, Ok(()));
 }
