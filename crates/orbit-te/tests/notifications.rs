@@ -41,6 +41,7 @@ fn the_bytes_come_first() {
     let pair = pair(LENGTH);
     let mut inbox = pair.target.notifications().unwrap();
     let remote = pair.remote.clone();
+    let (seen, looked) = std::sync::mpsc::channel();
     let looker = std::thread::spawn(move || {
         for k in 0..100u64 {
             let got = inbox.recv_for(SOON).unwrap();
@@ -49,6 +50,7 @@ fn the_bytes_come_first() {
                 contents(&remote) == pattern_bytes(k, 0, LENGTH),
                 "round {k}: the bytes are not there yet"
             );
+            seen.send(()).unwrap();
         }
     });
     for k in 0..100u64 {
@@ -60,12 +62,8 @@ fn the_bytes_come_first() {
         batch.notify(&pair.segment, "round", &k.to_le_bytes());
         let receipt = pair.engine.submit(batch).unwrap().wait().unwrap();
         assert_eq!((receipt.bytes, receipt.requests), (LENGTH as u64, 30));
-        // The next round overwrites the bytes: wait until they were looked at.
-        let seen = pair.engine.open(&format!("{}/pool", pair.target.address().unwrap()));
-        drop(seen);
-        if k < 99 {
-            std::thread::sleep(Duration::from_millis(8));
-        }
+        // The next round overwrites the bytes.
+        looked.recv_timeout(SOON).unwrap();
     }
     looker.join().unwrap();
 }
