@@ -1,6 +1,7 @@
 //! A target in a process of its own: the test binary runs itself again. A binary that uses it has a test `child_target` that calls
 //! [`run`], which does nothing unless the parent asked for it.
 
+use nix::sys::signal::Signal;
 use orbit_te::{Access, Config, Engine, HostBuffer, Segment};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -56,8 +57,19 @@ impl Target {
         engine.open(&self.token).wait(Duration::from_secs(20)).unwrap()
     }
 
-    pub fn signal(&self, signal: nix::sys::signal::Signal) {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    /// Sends a signal; a stop has taken place when this returns.
+    pub fn signal(&self, signal: Signal) {
+        let pid = self.child.id();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), signal).unwrap();
+        if signal == Signal::SIGSTOP {
+            super::eventually("the child is stopped", Duration::from_secs(10), || {
+                let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+                threads.map_while(Result::ok).all(|thread| {
+                    let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                    stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+                })
+            });
+        }
     }
 
     pub fn kill(&mut self) {
