@@ -16,6 +16,8 @@ use tokio::sync::oneshot;
 
 /// Ops handed over in one call.
 const SUBMIT_OPS: usize = 64;
+/// Closed links whose end can still be explained.
+const CLOSED_LINKS: usize = 64;
 /// Completions taken in one poll.
 const POLL_BUDGET: usize = 256;
 
@@ -63,13 +65,25 @@ impl Active {
     }
 }
 
+#[derive(Default)]
+struct Share {
+    held: usize,
+    parked: VecDeque<usize>,
+}
+
 pub(crate) struct Core {
     transport: Box<dyn Transport>,
     active: Vec<Option<Active>>,
     free: Vec<usize>,
     /// Transfers with requests that the transport has not taken yet, in order.
     waiting: VecDeque<usize>,
+    /// By the link's slot: what the transport holds for it, and who waits until that is less.
+    shares: Vec<Share>,
+    /// The most that the transport is given for one link, so that a peer that takes nothing leaves room for others.
+    share: usize,
     links: HashMap<LinkId, Arc<LinkStatus>>,
+    /// Links that were closed; the last few still explain why to whoever asks late.
+    closed_links: VecDeque<LinkId>,
     progress: Progress,
     next_deadline: Option<Instant>,
     closed: bool,
@@ -77,7 +91,12 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(transport: Box<dyn Transport>) -> Core {
+        let most = transport.capabilities().max_ops as usize;
         Core {
+            shares: Vec::new(),
+            // A quarter is more than the lanes of a link have in flight; a small table is not divided.
+            share: (most / 4).max(most.min(512)).max(1),
+            closed_links: VecDeque::new(),
             transport,
             active: Vec::new(),
             free: Vec::new(),
@@ -115,6 +134,10 @@ impl Core {
                 }
                 Command::Disconnect(link) => {
                     self.transport.disconnect(link, now);
+                    self.closed_links.push_back(link);
+                    if self.closed_links.len() > CLOSED_LINKS {
+                        self.closed_links.pop_front().and_then(|old| self.links.remove(&old));
+                    }
                 }
             }
         }
@@ -201,15 +224,31 @@ impl Core {
                 continue;
             };
             let all = &active.transfer.parts[active.part].ops;
-            let count = (all.len() - active.submitted).min(SUBMIT_OPS);
-            if count == 0 {
+            let left = (all.len() - active.submitted).min(SUBMIT_OPS);
+            if left == 0 {
                 self.waiting.pop_front();
                 continue;
             }
             let mut ops = [all[active.submitted]; SUBMIT_OPS];
-            for (k, op) in ops[..count].iter_mut().enumerate() {
-                *op = all[active.submitted + k];
-                op.token = token(slot, active.submitted + k);
+            let mut count = 0;
+            for op in &mut ops[..left] {
+                *op = all[active.submitted + count];
+                let link = op.link.slot as usize;
+                if link >= self.shares.len() {
+                    self.shares.resize_with(link + 1, Share::default);
+                }
+                if self.shares[link].held >= self.share {
+                    break;
+                }
+                self.shares[link].held += 1;
+                op.token = token(slot, active.submitted + count);
+                count += 1;
+            }
+            if count == 0 {
+                // Its peer has all that it may hold: others get their turn until something of it completes.
+                self.waiting.pop_front();
+                self.shares[ops[0].link.slot as usize].parked.push_back(slot);
+                continue;
             }
             // SAFETY: the spans were made from slices of live regions, and the transfer holds a lease on each region until all
             // its parts are over, which is after the last completion of its ops. Tokens are a slot and a number, and a slot is
@@ -217,6 +256,9 @@ impl Core {
             let taken = unsafe { self.transport.submit(&ops[..count], now) };
             active.submitted += taken;
             any |= taken > 0;
+            for op in &ops[taken..count] {
+                self.shares[op.link.slot as usize].held -= 1;
+            }
             if taken < count {
                 break;
             }
@@ -232,6 +274,7 @@ impl Core {
         };
         active.over += 1;
         active.bytes += bytes;
+        let link = active.ops()[position].link.slot as usize;
         if let Some(error) = error {
             let unfenced =
                 matches!(error.code, OpErrorCode::CancelledUnfenced | OpErrorCode::LinkBrokenUnfenced);
@@ -243,6 +286,21 @@ impl Core {
             }
         }
         self.end_if_over(slot);
+        self.resume(link);
+    }
+
+    /// Something of a link has completed: the first transfer that waits for its share goes on.
+    fn resume(&mut self, link: usize) {
+        let Some(share) = self.shares.get_mut(link) else { return };
+        share.held = share.held.saturating_sub(1);
+        while let Some(slot) = share.parked.pop_front() {
+            // Others were given up meanwhile.
+            let goes_on = |a: &Active| a.submitted < a.ops().len();
+            if self.active.get(slot).and_then(Option::as_ref).is_some_and(goes_on) {
+                self.waiting.push_front(slot);
+                return;
+            }
+        }
     }
 
     fn end_if_over(&mut self, slot: usize) {

@@ -177,6 +177,10 @@ fn listen(mut listener: Listener, shared: &Weak<Shared>, stop: &AtomicBool) {
                             .refuse("unknown session; the peer was restarted, or the control link has ended");
                     } else if let Some(server) = shared.server_for(session) {
                         server.adopt(connection);
+                        // The session may have ended since it was looked up, and its lanes been dropped before this one came.
+                        if !shared.admitted.lock().contains_key(&session) {
+                            server.drop_session(session);
+                        }
                     }
                 }
             }

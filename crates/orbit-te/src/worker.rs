@@ -136,20 +136,29 @@ impl Worker {
         }
         self.drivers.fetch_add(1, Ordering::AcqRel);
         let mut now = Instant::now();
+        let mut slept = false;
         while !over() && now < until {
             match self.core.try_lock() {
                 Some(core) => {
                     let wake = self.spin(core, until, over);
+                    slept = false;
                     // A stopped worker's thread closes the core; nothing else is to be done here.
                     if !over() && !self.stop.load(Ordering::Acquire) {
                         // Capped, since another thread's transfer may meanwhile need an earlier look.
                         let nap = now + DRIVER_NAP;
                         self.sleeper.sleep(Some(wake.map_or(until, |w| w.min(until)).min(nap)));
+                        slept = true;
                     }
                 }
                 None => self.wait_for_turn(transfer, until),
             }
             now = Instant::now();
+        }
+        if slept {
+            // The kick that ended the sleep may have been meant for the worker's own thread: it is given on.
+            if let Some(core) = self.core.try_lock() {
+                self.let_go(core);
+            }
         }
         self.drivers.fetch_sub(1, Ordering::AcqRel);
         if let Some(next) = self.parked.lock().pop_front() {
@@ -278,7 +287,12 @@ impl Worker {
             core.feed(&self.ring, now);
             let any = core.step(&self.ring, now);
             if core.is_idle() && self.ring.is_empty() {
-                return;
+                drop(core);
+                // Who pushed while the core was held relies on this look.
+                if self.ring.is_empty() {
+                    return;
+                }
+                continue;
             }
             let wake = match core.arm(now) {
                 Arm::Ready => Some(now),

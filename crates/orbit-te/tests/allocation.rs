@@ -111,7 +111,9 @@ fn nothing_is_allocated_per_piece() {
     let pair = pair(2048 * SIZE as usize);
     let local = region(&pair.engine, &vec![5; 2048 * SIZE as usize], Access::LOCAL);
     // Warm-up: the largest batch that will come.
-    (0..4).for_each(|_| drop(cost(&pair, &local, 1024, SIZE)));
+    for _ in 0..4 {
+        cost(&pair, &local, 1024, SIZE);
+    }
     let one = least(&pair, &local, 1, SIZE);
     let few = least(&pair, &local, 16, SIZE);
     let many = least(&pair, &local, 1024, SIZE);
@@ -129,7 +131,9 @@ fn nothing_is_allocated_per_part() {
     let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let pair = pair(32 << 20);
     let local = region(&pair.engine, &vec![5; 32 << 20], Access::LOCAL);
-    (0..4).for_each(|_| drop(cost(&pair, &local, 2, 16 << 20)));
+    for _ in 0..4 {
+        cost(&pair, &local, 2, 16 << 20);
+    }
     let small = least(&pair, &local, 2, 64);
     let large = least(&pair, &local, 2, 16 << 20);
     println!("allocations (serving, others): 64 bytes {small:?}, 16 MiB {large:?}");

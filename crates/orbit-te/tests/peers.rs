@@ -94,7 +94,6 @@ fn a_stopped_target() {
 
 /// A stopped process that is given more requests than the engine can hold takes nothing away from others.
 #[test]
-#[ignore = "known: requests to one peer can fill the transport's table, and others then wait for their deadline"]
 fn a_stopped_target_with_many_requests() {
     let _dog = watchdog("a_stopped_target_with_many_requests", Duration::from_secs(90));
     let (target, other, engine) = (Target::start(SIZE), Target::start(SIZE), engine());
@@ -105,12 +104,12 @@ fn a_stopped_target_with_many_requests() {
     for k in 0..6000 {
         batch.write(&segment, k * 512, &local.slice(k * 512, 512).unwrap());
     }
-    batch.deadline(Duration::from_secs(8));
+    batch.deadline(Duration::from_secs(4));
     let transfer = engine.submit(batch).unwrap();
     let started = Instant::now();
     round_trip(&engine, &healthy);
     let took = started.elapsed();
-    assert!(took < Duration::from_secs(3), "another peer waited {took:?}");
+    assert!(took < Duration::from_secs(2), "another peer waited {took:?}");
     assert!(transfer.wait().is_err());
 }
 

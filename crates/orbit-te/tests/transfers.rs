@@ -216,6 +216,26 @@ fn cancels_at_random_moments() {
     assert!(contents(&pair.remote) == [0xee; SIZE]);
 }
 
+/// Giving up a long batch to a peer that takes nothing does not hold the engine up.
+#[test]
+fn a_cancel_of_many() {
+    let _dog = watchdog("a_cancel_of_many", Duration::from_secs(60));
+    let pair = pair(LENGTH as usize);
+    let local = region(&pair.engine, &vec![1; LENGTH as usize], Access::LOCAL);
+    let mut batch = Batch::new();
+    for k in 0..20_000 {
+        batch.read(&pair.segment, k * 100, &local.slice(k * 100, 100).unwrap());
+    }
+    let transfer = pair.engine.submit(batch).unwrap();
+    let started = Instant::now();
+    transfer.cancel();
+    let result = transfer.wait();
+    let took = started.elapsed();
+    assert!(matches!(result, Ok(_) | Err(TransferError::Cancelled { fenced: true })), "{result:?}");
+    println!("a cancel of 20,000 requests took {took:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
 /// Retiring waits for what is under way, and afterwards no byte changes.
 #[test]
 fn retiring_under_way() {
