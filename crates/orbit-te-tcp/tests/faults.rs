@@ -1,5 +1,7 @@
 //! Faults of memory and of the other side: memory that is taken away under a transfer, and a server that lies.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 mod support;
 
 use orbit_te_memory::{Access, Backing, Region, Registry};

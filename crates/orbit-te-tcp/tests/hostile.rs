@@ -1,6 +1,8 @@
 //! Strangers at the listening port: whatever they say or leave unsaid, they are told in words or dropped in bounded time, and
 //! others are served meanwhile.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 mod support;
 
 use orbit_te_memory::{Access, Region};

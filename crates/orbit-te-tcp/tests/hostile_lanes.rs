@@ -1,6 +1,8 @@
 //! Peers that misuse an established lane: each refused request gets its status and touches nothing, each broken rule costs the
 //! lane and nobody else's, and nothing that a peer does or fails to do holds the target up.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 mod support;
 
 use orbit_te_memory::{Access, Region};

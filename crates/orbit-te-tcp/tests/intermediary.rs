@@ -1,5 +1,7 @@
 //! Lanes cut by an intermediary in the middle of large writes, and the example with two processes.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 mod support;
 
 use orbit_te_memory::Access;

@@ -1,6 +1,8 @@
 //! After warm-up a transfer's allocations do not depend on how many pieces it has, and serving a request allocates nothing. The
 //! counting allocator of this test binary tells the threads apart by their names.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 mod support;
 
 use orbit_te::{Access, Batch};

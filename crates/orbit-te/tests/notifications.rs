@@ -1,5 +1,7 @@
 //! Notifications: alone and bound to a transfer, in order, bounded, and never before the bytes.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 mod support;
 
 use orbit_te::{Access, Batch, Config, Engine, Error, RefusalCode, TransferError};

@@ -1,5 +1,7 @@
 //! Opening segments: by address and token, and every way in which it is refused.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 mod support;
 
 use orbit_te::{Access, Config, Engine, Error, RefusalCode, SegmentToken, TransferError};

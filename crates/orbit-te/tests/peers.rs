@@ -1,5 +1,7 @@
 //! Peers in other processes that stop, die and come back: every transfer ends in time and says why, and other peers are served.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 mod support;
 
 use nix::sys::signal::Signal;

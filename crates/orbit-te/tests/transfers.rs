@@ -1,5 +1,7 @@
 //! Transfers: every size and offset, batches, handles that are dropped, cancels, and memory that is withdrawn.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 mod support;
 
 use orbit_te::{Access, Batch, Error, OpErrorCode, TransferError};

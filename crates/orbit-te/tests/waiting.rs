@@ -1,5 +1,7 @@
 //! Every way to wait for a transfer, alone and mixed: nobody waits for ever, and nobody waits long without a reason.
 
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
 mod support;
 
 use orbit_te::{Access, Config, Receipt, Region, Transfer, TransferError};
