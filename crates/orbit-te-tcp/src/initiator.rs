@@ -45,7 +45,10 @@ impl TcpTransport {
         let mut unreachable = Vec::new();
         if let Some(down) = link.down_since.filter(|_| !link.queue.is_empty()) {
             if down + unreachable_after <= now {
-                unreachable.extend(link.queue.iter().copied());
+                // A first attempt that is slow is not yet a failure: it has its own time limit.
+                if link.failed {
+                    unreachable.extend(link.queue.iter().copied());
+                }
             } else {
                 next.push(down + unreachable_after);
             }
