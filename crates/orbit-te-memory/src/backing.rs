@@ -34,7 +34,8 @@ impl Backing {
     ///
     /// # Safety
     /// `base..base + len` must be one valid, readable allocation until `owner` is dropped, and writable too when a
-    /// region over it gets rights by which it is written. While the backing lives, no Rust reference to these bytes
+    /// region over it gets rights by which it is written ([`orbit_te_wire::Access::LOCAL`],
+    /// [`orbit_te_wire::Access::REMOTE_WRITE`]). While the backing lives, no Rust reference to these bytes
     /// may be used: peers and the kernel write them.
     pub unsafe fn external(
         base: NonNull<u8>,
@@ -52,7 +53,8 @@ impl Backing {
     /// [`MemoryError::ZeroLength`].
     ///
     /// # Safety
-    /// As for [`Backing::external`], and the memory must be of this kind.
+    /// As for [`Backing::external`], and the memory must be of this kind. In a kind's own space too, `base + len` must
+    /// not wrap.
     pub unsafe fn external_kind(
         base: NonNull<u8>,
         len: usize,

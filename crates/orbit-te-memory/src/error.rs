@@ -42,7 +42,13 @@ pub enum MemoryError {
         /// Which region.
         region: RegionId,
     },
-    /// A retiring region still had leases at the deadline. It takes no new ones and stays registered for cleaning up.
+    /// The region's descriptors are being revoked.
+    #[error("region {region} is being revoked and takes no leases until old requests have ended; try again")]
+    BeingRevoked {
+        /// Which region.
+        region: RegionId,
+    },
+    /// A retiring or revoked region still had leases at the deadline. What that leaves behind is said where it is returned.
     #[error(
         "region {region} still has {leases} leases after {waited_ms} ms; a transfer that touches it has not ended"
     )]

@@ -2,25 +2,43 @@
 //! is told when the last lease is gone.
 
 use crate::region::Region;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-const CLOSED: u64 = 1 << 63;
-const COUNT: u64 = CLOSED - 1;
+/// Closed for good: nothing clears this bit.
+const RETIRED: u64 = 1 << 63;
+/// Closed for the time of a revocation.
+const PAUSED: u64 = 1 << 62;
+const CLOSED: u64 = RETIRED | PAUSED;
+const COUNT: u64 = PAUSED - 1;
 
-/// The count of leases of one region, with a bit that says it takes no more.
+/// The count of leases of one region, with bits that say it takes no more. Retiring and pausing have a bit each, so
+/// that the end of a revocation can't open what was retired meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: AtomicU64,
     lock: Mutex<()>,
     drained: Condvar,
+    /// Held by the one revocation that may pause the gate.
+    turn: Mutex<()>,
+}
+
+/// A paused gate; dropping it lets the gate give out leases again, unless it was retired.
+#[derive(Debug)]
+pub(crate) struct Pause<'a> {
+    gate: &'a Gate,
+    _turn: MutexGuard<'a, ()>,
 }
 
 impl Gate {
     /// One lease more, or false when the gate is closed.
     pub(crate) fn enter(&self) -> bool {
+        // A look first, so that whoever is refused is hardly ever counted, not even for a moment.
+        if self.is_closed() {
+            return false;
+        }
         let before = self.state.fetch_add(1, Ordering::Acquire);
         if before & CLOSED == 0 {
             return true;
@@ -32,40 +50,61 @@ impl Gate {
     /// One lease less.
     pub(crate) fn leave(&self) {
         let before = self.state.fetch_sub(1, Ordering::Release);
-        if before == CLOSED | 1 {
+        if before & CLOSED != 0 && before & COUNT == 1 {
             // Taking the lock orders this wake-up after the waiter's look at the count.
             drop(self.lock.lock());
             self.drained.notify_all();
         }
     }
 
-    /// Takes no more leases from here on.
-    pub(crate) fn close(&self) {
-        self.state.fetch_or(CLOSED, Ordering::AcqRel);
-    }
-
-    /// Takes leases again.
-    pub(crate) fn open(&self) {
-        self.state.fetch_and(!CLOSED, Ordering::AcqRel);
+    /// Takes no more leases, ever.
+    pub(crate) fn retire(&self) {
+        self.state.fetch_or(RETIRED, Ordering::AcqRel);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.state.load(Ordering::Acquire) & CLOSED != 0
     }
 
+    pub(crate) fn is_retired(&self) -> bool {
+        self.state.load(Ordering::Acquire) & RETIRED != 0
+    }
+
+    /// Takes no leases until the pause is dropped; none when another pause lasts beyond the deadline.
+    pub(crate) fn pause(&self, deadline: Option<Instant>) -> Option<Pause<'_>> {
+        let turn = match deadline {
+            Some(deadline) => self.turn.try_lock_until(deadline)?,
+            None => self.turn.lock(),
+        };
+        self.state.fetch_or(PAUSED, Ordering::AcqRel);
+        Some(Pause { gate: self, _turn: turn })
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.state.load(Ordering::Acquire) & COUNT
     }
 
-    /// Waits until no lease is left, at the latest until `deadline`; the number of leases that are left.
-    pub(crate) fn wait_drained(&self, deadline: Instant) -> u64 {
+    /// Waits until no lease is left, at the latest until `deadline` (none: for ever); the number of leases that are
+    /// left. The count was zero once when zero is returned: whoever is just being refused is counted for a moment, and
+    /// must not be taken for a lease afterwards.
+    pub(crate) fn wait_drained(&self, deadline: Option<Instant>) -> u64 {
         let mut guard = self.lock.lock();
         while self.count() > 0 {
-            if self.drained.wait_until(&mut guard, deadline).timed_out() {
-                break;
+            match deadline {
+                Some(deadline) if self.drained.wait_until(&mut guard, deadline).timed_out() => {
+                    return self.count();
+                }
+                Some(_) => {}
+                None => self.drained.wait(&mut guard),
             }
         }
-        self.count()
+        0
+    }
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.gate.state.fetch_and(!PAUSED, Ordering::AcqRel);
     }
 }
 

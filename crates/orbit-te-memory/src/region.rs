@@ -13,7 +13,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 struct Inner {
     id: RegionId,
@@ -95,8 +95,11 @@ impl Region {
 
     /// The address of its first byte. To read or write through it is `unsafe` and needs a [`Lease`].
     pub fn as_ptr(&self) -> NonNull<u8> {
-        // SAFETY: `offset + len` was checked against the backing's length when the region was made.
-        unsafe { self.inner.backing.base().add(self.inner.offset) }
+        // Wrapping, because memory of a device is no allocation that Rust knows.
+        let at = self.inner.backing.base().as_ptr().wrapping_add(self.inner.offset);
+        // SAFETY: `offset + len` was checked against the backing's length when the region was made, and a backing's
+        // addresses do not wrap, so `at` is not under its base, which is not null.
+        unsafe { NonNull::new_unchecked(at) }
     }
 
     /// How many leases are held right now.
@@ -104,17 +107,25 @@ impl Region {
         self.inner.gate.count()
     }
 
-    /// Whether it takes no new leases.
+    /// Whether it takes new leases right now: it is neither retired nor being revoked.
+    pub fn takes_leases(&self) -> bool {
+        !self.inner.gate.is_closed()
+    }
+
+    /// Whether it was retired, or is being retired: it takes no new leases, ever.
     pub fn is_retired(&self) -> bool {
-        self.inner.gate.is_closed()
+        self.inner.gate.is_retired()
     }
 
     /// The right to touch its bytes.
     ///
     /// # Errors
-    /// [`MemoryError::Retired`].
+    /// [`MemoryError::Retired`], and [`MemoryError::BeingRevoked`] while [`crate::Registry::revoke`] waits.
     pub fn lease(&self) -> Result<Lease, MemoryError> {
-        Lease::take(self).ok_or(MemoryError::Retired { region: self.id() })
+        Lease::take(self).ok_or_else(|| match self.is_retired() {
+            true => MemoryError::Retired { region: self.id() },
+            false => MemoryError::BeingRevoked { region: self.id() },
+        })
     }
 
     /// A counted range of it.
@@ -134,7 +145,7 @@ impl Region {
     /// Copies `into.len()` bytes from `offset` on. Bytes that a peer writes meanwhile come old or new, in any mixture.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfRange`], [`MemoryError::ZeroLength`], [`MemoryError::Retired`], and
+    /// [`MemoryError::OutOfRange`], [`MemoryError::ZeroLength`], those of [`Region::lease`], and
     /// [`MemoryError::Refused`] for memory that the CPU can't reach.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), MemoryError> {
         let (from, _lease) = self.reach(offset, into.len())?;
@@ -147,8 +158,13 @@ impl Region {
     /// Copies `from` to `offset` on. A peer that reads meanwhile sees old and new bytes in any mixture.
     ///
     /// # Errors
-    /// As [`Region::read_at`].
+    /// As [`Region::read_at`], and [`MemoryError::Refused`] for a region without a right by which it is written: its
+    /// memory may be mapped read-only.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), MemoryError> {
+        if !self.access().intersects(Access::LOCAL | Access::REMOTE_WRITE) {
+            let reason = "the region has neither local nor remote write access".to_string();
+            return Err(MemoryError::Refused { domain: "host", reason });
+        }
         let (into, _lease) = self.reach(offset, from.len())?;
         // SAFETY: as in `read_at`; `from` is a live reference, so it is not the region's memory.
         unsafe { sys::copy_in(into.as_ptr(), from) };
@@ -156,7 +172,7 @@ impl Region {
     }
 
     /// Makes all descriptors given out so far stale: a peer that uses one is refused. Requests that were admitted before
-    /// go on; use [`crate::Registry::retire`] to wait for them.
+    /// go on; use [`crate::Registry::revoke`] to wait for them.
     pub fn renew(&self) -> Generation {
         Generation(self.inner.generation.fetch_add(1, Ordering::AcqRel) + 1)
     }
@@ -178,12 +194,15 @@ impl Region {
         &self.inner.gate
     }
 
-    pub(crate) fn drain(&self, limit: Duration) -> Result<(), MemoryError> {
-        let leases = self.gate().wait_drained(Instant::now() + limit);
-        if leases == 0 {
-            return Ok(());
-        }
-        Err(MemoryError::StillLeased { region: self.id(), leases, waited_ms: limit.as_millis() as u64 })
+    /// Whether both are handles of one region, and not of regions of the same number in two registries.
+    pub(crate) fn is(&self, other: &Region) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// That leases were left when `limit` had passed.
+    pub(crate) fn still_leased(&self, leases: u64, limit: Duration) -> MemoryError {
+        let waited_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        MemoryError::StillLeased { region: self.id(), leases, waited_ms }
     }
 
     pub(crate) fn check(&self, offset: u64, length: u64) -> Result<(), MemoryError> {
@@ -258,8 +277,7 @@ impl Slice {
     /// The addresses for an op, with the key under which a transport knows the region. Good only while a lease on the
     /// region is held.
     pub fn span(&self, key: LocalKey) -> LocalSpan {
-        // SAFETY: the slice's range was checked against the region when it was made.
-        let base = unsafe { self.region.as_ptr().add(self.offset as usize) };
-        LocalSpan { address: base.as_ptr() as u64, length: self.length, key }
+        let first = self.region.as_ptr().as_ptr().wrapping_add(self.offset as usize);
+        LocalSpan { address: first as u64, length: self.length, key }
     }
 }

@@ -10,7 +10,7 @@ use orbit_te_wire::{Access, Generation, RegionId, Status};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// A snapshot of the regions by number.
@@ -20,6 +20,7 @@ pub type RegionTable = HashMap<RegionId, Region>;
 #[derive(Debug, Default)]
 pub struct Registry {
     table: Arc<ArcSwap<RegionTable>>,
+    /// The last number given out. Held while the table is replaced.
     next: Mutex<u64>,
 }
 
@@ -46,7 +47,7 @@ pub enum AdmitError {
     /// No such region, or it was withdrawn.
     #[error("unknown or withdrawn region")]
     UnknownRegion,
-    /// The descriptor is of an older generation.
+    /// The descriptor is of an older generation, or descriptors are being revoked right now.
     #[error("stale generation")]
     StaleGeneration,
     /// The key is wrong.
@@ -130,35 +131,53 @@ impl Registry {
     /// [`MemoryError::StillLeased`] at the limit: the region stays withdrawn, its backing is kept while any lease
     /// lives, and calling again waits again.
     pub fn retire(&self, region: &Region, limit: Duration) -> Result<(), MemoryError> {
-        region.gate().close();
+        let deadline = Instant::now().checked_add(limit);
+        region.gate().retire();
         {
             let _changing = self.next.lock();
-            let mut table = RegionTable::clone(&self.table.load());
-            if table.remove(&region.id()).is_some() {
+            if self.holds(region) {
+                let mut table = RegionTable::clone(&self.table.load());
+                table.remove(&region.id());
                 self.table.store(Arc::new(table));
             }
         }
-        region.drain(limit)
+        match region.gate().wait_drained(deadline) {
+            0 => Ok(()),
+            leases => Err(region.still_leased(leases, limit)),
+        }
     }
 
     /// Makes all descriptors of a region stale, and returns when requests that were admitted under them have ended, at
-    /// the latest after `limit`. Requests that come meanwhile are refused; afterwards the region takes new ones.
+    /// the latest after `limit`. Requests that come meanwhile are refused, our own too; afterwards the region takes new
+    /// ones. Revocations of one region wait for each other.
     ///
     /// # Errors
     /// [`MemoryError::StillLeased`] at the limit: descriptors are stale and the region open again, but an old request
-    /// may still be under way.
+    /// may still be under way. [`MemoryError::Retired`] for a region that is not of this registry any more, also when it
+    /// was retired meanwhile; it stays retired.
     pub fn revoke(&self, region: &Region, limit: Duration) -> Result<Generation, MemoryError> {
+        let deadline = Instant::now().checked_add(limit);
+        if region.is_retired() || !self.holds(region) {
+            return Err(MemoryError::Retired { region: region.id() });
+        }
+        // First the generation, then the gate: whoever finds the gate paused finds its own generation stale.
+        let generation = region.renew();
+        let Some(pause) = region.gate().pause(deadline) else {
+            return Err(region.still_leased(region.leases(), limit));
+        };
+        let leases = region.gate().wait_drained(deadline);
+        drop(pause);
+        if leases > 0 {
+            return Err(region.still_leased(leases, limit));
+        }
         if region.is_retired() {
             return Err(MemoryError::Retired { region: region.id() });
         }
-        region.gate().close();
-        let generation = region.renew();
-        let drained = region.drain(limit);
-        let _changing = self.next.lock();
-        if self.get(region.id()).is_some() {
-            region.gate().open();
-        }
-        drained.map(|()| generation)
+        Ok(generation)
+    }
+
+    fn holds(&self, region: &Region) -> bool {
+        self.table.load().get(&region.id()).is_some_and(|held| held.is(region))
     }
 
     /// The region of this number.
@@ -184,7 +203,8 @@ impl Registry {
     /// Checks a peer's request and gives the lease under which it may be carried out.
     ///
     /// # Errors
-    /// [`AdmitError`], in this order: number, key, generation, withdrawal, rights, length, range.
+    /// [`AdmitError`], in this order: number, key, generation, withdrawal, rights, length, range. While a revocation
+    /// waits, every generation counts as stale.
     pub fn admit(&self, request: &Request) -> Result<Lease, AdmitError> {
         admit(&self.table.load(), request)
     }
@@ -203,7 +223,10 @@ pub fn admit(table: &RegionTable, request: &Request) -> Result<Lease, AdmitError
     let stale =
         || if request.generation == region.generation() { Ok(()) } else { Err(AdmitError::StaleGeneration) };
     stale()?;
-    let lease = Lease::take(region).ok_or(AdmitError::UnknownRegion)?;
+    let lease = Lease::take(region).ok_or_else(|| match region.is_retired() {
+        true => AdmitError::UnknownRegion,
+        false => AdmitError::StaleGeneration,
+    })?;
     // Again, now under the lease: a revocation that began in between waits for this lease, or is seen here.
     stale()?;
     if !region.access().contains(request.access) {

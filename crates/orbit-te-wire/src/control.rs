@@ -4,7 +4,10 @@
 use crate::codec;
 use crate::descriptor::RegionDescriptor;
 use crate::error::WireError;
-use crate::limits::{MAX_ADDRESSES, MAX_CONTROL_BYTES, MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES};
+use crate::limits::{
+    MAX_ADDRESSES, MAX_CONTROL_BYTES, MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES, MAX_REASON_BYTES,
+    MAX_TRANSPORT_NAME_BYTES,
+};
 use serde::{Deserialize, Serialize};
 
 /// The bytes of the length before each control message.
@@ -68,6 +71,7 @@ pub enum Control {
         /// The notification's name.
         name: String,
         /// Its bytes.
+        #[serde(with = "codec::bytes")]
         payload: Vec<u8>,
     },
     /// The notification is in the receiver's queue.
@@ -80,11 +84,14 @@ pub enum Control {
         /// The transport's name.
         transport: String,
         /// Its bytes.
+        #[serde(with = "codec::bytes")]
         bytes: Vec<u8>,
     },
     /// How to reach the sender's transports for this session.
     Reach {
-        /// Addresses of the listening port; data lanes go there too.
+        /// Addresses of the listening port; data lanes go there too. An IPv6 scope is the sender's own and does not
+        /// travel.
+        #[serde(deserialize_with = "codec::list::<MAX_ADDRESSES, _, _>")]
         addresses: Vec<std::net::SocketAddr>,
     },
     /// The sender closes the session on purpose.
@@ -137,18 +144,24 @@ impl Control {
             Control::OpenSegment { name, .. } => bound("segment name", name.len(), MAX_NAME_BYTES),
             Control::Segment { descriptor, .. } => descriptor.validate(),
             Control::Refused { reason, .. } | Control::Goodbye { reason } => {
-                bound("reason", reason.len(), 4096)
+                bound("reason", reason.len(), MAX_REASON_BYTES)
             }
             Control::Notify { name, payload, .. } => {
                 bound("notification name", name.len(), MAX_NAME_BYTES)?;
                 bound("notification", payload.len(), MAX_NOTIFICATION_BYTES)
             }
             Control::Transport { transport, bytes } => {
-                bound("transport name", transport.len(), 64)?;
+                bound("transport name", transport.len(), MAX_TRANSPORT_NAME_BYTES)?;
                 bound("transport message", bytes.len(), MAX_NOTIFICATION_BYTES)
             }
-            Control::Reach { addresses } => bound("list of addresses", addresses.len(), MAX_ADDRESSES),
-            Control::Ping { .. } | Control::Pong { .. } | Control::NotifyDone { .. } => Ok(()),
+            Control::Reach { addresses } if addresses.len() > MAX_ADDRESSES => {
+                let got = addresses.len() as u64;
+                Err(WireError::TooMany { what: "addresses", got, limit: MAX_ADDRESSES as u64 })
+            }
+            Control::Ping { .. }
+            | Control::Pong { .. }
+            | Control::NotifyDone { .. }
+            | Control::Reach { .. } => Ok(()),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! How a region of memory is named to a peer. Rule: a descriptor is an offer, not a proof; the owner checks every
 //! access against its own registry.
 
+use crate::codec;
 use crate::error::WireError;
 use crate::ids::{Generation, RegionId};
-use crate::limits::{MAX_TRANSPORT_KEY_BYTES, MAX_TRANSPORT_KEYS};
+use crate::limits::{MAX_TRANSPORT_KEY_BYTES, MAX_TRANSPORT_KEYS, MAX_TRANSPORT_NAME_BYTES};
 use serde::{Deserialize, Serialize};
 
 bitflags::bitflags! {
@@ -51,9 +52,10 @@ pub enum MemoryKind {
 /// What one transport needs to reach a region: opaque to everybody else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransportKey {
-    /// The transport's name.
+    /// The transport's name; at most [`MAX_TRANSPORT_NAME_BYTES`].
     pub transport: String,
     /// Its bytes; at most [`MAX_TRANSPORT_KEY_BYTES`].
+    #[serde(with = "codec::bytes")]
     pub bytes: Vec<u8>,
 }
 
@@ -72,7 +74,8 @@ pub struct RegionDescriptor {
     pub kind: MemoryKind,
     /// What peers may do.
     pub access: Access,
-    /// One key for each transport that can reach it.
+    /// One key for each transport that can reach it; at most [`MAX_TRANSPORT_KEYS`].
+    #[serde(deserialize_with = "codec::list::<MAX_TRANSPORT_KEYS, _, _>")]
     pub keys: Vec<TransportKey>,
 }
 
@@ -92,20 +95,17 @@ impl RegionDescriptor {
         }
         if self.keys.len() > MAX_TRANSPORT_KEYS {
             let got = self.keys.len() as u64;
-            return Err(WireError::TooLong {
-                what: "list of transport keys",
-                got,
-                limit: MAX_TRANSPORT_KEYS as u64,
-            });
+            return Err(WireError::TooMany { what: "transport keys", got, limit: MAX_TRANSPORT_KEYS as u64 });
         }
         for key in &self.keys {
-            if key.bytes.len() > MAX_TRANSPORT_KEY_BYTES || key.transport.len() > 64 {
-                let got = key.bytes.len().max(key.transport.len()) as u64;
-                return Err(WireError::TooLong {
-                    what: "transport key",
-                    got,
-                    limit: MAX_TRANSPORT_KEY_BYTES as u64,
-                });
+            let lengths = [
+                ("transport name", key.transport.len(), MAX_TRANSPORT_NAME_BYTES),
+                ("transport key", key.bytes.len(), MAX_TRANSPORT_KEY_BYTES),
+            ];
+            for (what, got, limit) in lengths {
+                if got > limit {
+                    return Err(WireError::TooLong { what, got: got as u64, limit: limit as u64 });
+                }
             }
         }
         Ok(())

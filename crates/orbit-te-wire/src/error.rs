@@ -36,6 +36,16 @@ pub enum WireError {
         /// The limit for it.
         limit: u64,
     },
+    /// A list has more elements than its limit.
+    #[error("{got} {what} are over the limit of {limit}")]
+    TooMany {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many there are.
+        got: u64,
+        /// The limit for them.
+        limit: u64,
+    },
     /// There are fewer bytes than the format needs.
     #[error("{what} is cut short: {got} of {need} bytes")]
     Truncated {
@@ -74,6 +84,14 @@ pub enum WireError {
         /// What was being decoded.
         what: &'static str,
         /// The decoder's own words.
+        why: String,
+    },
+    /// A value of our own does not serialize.
+    #[error("{what} does not encode: {why}")]
+    Unencodable {
+        /// What was being encoded.
+        what: &'static str,
+        /// The encoder's own words.
         why: String,
     },
     /// A printable token is malformed.

@@ -57,7 +57,8 @@ pub enum Role {
 pub struct AuthSlot {
     /// The method's number.
     pub method: u16,
-    /// What the method needs; at most 1,024 bytes.
+    /// What the method needs; at most [`MAX_AUTH_BYTES`].
+    #[serde(with = "codec::bytes")]
     pub data: Vec<u8>,
 }
 
@@ -122,6 +123,7 @@ pub struct Prelude {
 impl Hello {
     /// The hello's bytes, prelude and body.
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
+        check_auth(&self.auth)?;
         framed(KIND_HELLO, &codec::encode("hello", self, MAX_HELLO_BYTES)?)
     }
 
@@ -154,24 +156,31 @@ impl HelloReply {
             }
             other => other,
         };
+        reply.validate()?;
         framed(KIND_REPLY, &codec::encode("hello answer", reply, MAX_HELLO_BYTES)?)
     }
 
     /// The answer in `body`, which is exactly what followed its prelude.
     pub fn decode_body(body: &[u8]) -> Result<HelloReply, WireError> {
         let reply: HelloReply = codec::decode("hello answer", body, MAX_HELLO_BYTES)?;
-        if let HelloReply::Accepted { auth, limits, .. } = &reply {
-            check_auth(auth)?;
-            if let Some(what) = limits.unworkable() {
-                return Err(WireError::Invalid { what });
-            }
-        }
+        reply.validate()?;
         Ok(reply)
     }
 
     /// The prelude of an answer.
     pub fn decode_prelude(bytes: &[u8; PRELUDE_BYTES]) -> Result<Prelude, WireError> {
         prelude(KIND_REPLY, bytes)
+    }
+
+    fn validate(&self) -> Result<(), WireError> {
+        let HelloReply::Accepted { auth, limits, .. } = self else {
+            return Ok(());
+        };
+        check_auth(auth)?;
+        match limits.unworkable() {
+            Some(what) => Err(WireError::Invalid { what }),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The bounds on what a peer may send, and how two sides agree on them. Rule: every decoder's bound is here.
 //!
 //! The constants are this implementation's; [`Limits`] are what a side announces, and the agreed limit is the
-//! smaller of both.
+//! smaller of both, and never over the constants.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,10 @@ pub const MAX_CONTROL_BYTES: usize = 1024 * 1024;
 pub const MAX_TOKEN_BYTES: usize = 8 * 1024;
 /// The most bytes in a segment's or a notification's name.
 pub const MAX_NAME_BYTES: usize = 255;
+/// The most bytes in a transport's name.
+pub const MAX_TRANSPORT_NAME_BYTES: usize = 64;
+/// The most bytes in the reason of a refusal or a goodbye on the control link.
+pub const MAX_REASON_BYTES: usize = 4096;
 /// The most bytes in one notification's payload.
 pub const MAX_NOTIFICATION_BYTES: usize = 64 * 1024;
 /// The most bytes in the key that one transport adds to a region descriptor.
@@ -29,7 +33,11 @@ pub const MAX_LANE_REQUESTS: u32 = 4096;
 pub const MAX_SESSION_LANES: u32 = 256;
 
 const _: () = assert!(MAX_NOTIFICATION_BYTES + MAX_NAME_BYTES + 256 <= MAX_CONTROL_BYTES);
-const _: () = assert!(MAX_TRANSPORT_KEYS * MAX_TRANSPORT_KEY_BYTES + 4096 <= MAX_CONTROL_BYTES);
+const _: () = assert!(
+    MAX_TRANSPORT_KEYS * (MAX_TRANSPORT_KEY_BYTES + MAX_TRANSPORT_NAME_BYTES + 16) + 4096
+        <= MAX_CONTROL_BYTES
+);
+const _: () = assert!(MAX_REASON_BYTES + 256 <= MAX_CONTROL_BYTES);
 
 /// What one side is ready to take from the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,19 +56,26 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            control_bytes: MAX_CONTROL_BYTES as u32,
-            payload_bytes: MAX_PAYLOAD_BYTES,
-            lane_requests: 128,
-            session_lanes: 64,
-            notification_bytes: MAX_NOTIFICATION_BYTES as u32,
-        }
+        Self { lane_requests: 128, session_lanes: 64, ..Limits::MOST }
     }
 }
 
 impl Limits {
-    /// What both sides can live with: the smaller of each limit.
+    /// The most that this implementation can keep to, whatever is configured or announced.
+    pub const MOST: Limits = Limits {
+        control_bytes: MAX_CONTROL_BYTES as u32,
+        payload_bytes: MAX_PAYLOAD_BYTES,
+        lane_requests: MAX_LANE_REQUESTS,
+        session_lanes: MAX_SESSION_LANES,
+        notification_bytes: MAX_NOTIFICATION_BYTES as u32,
+    };
+
+    /// What both sides can live with: the smaller of each limit, and never over [`Limits::MOST`].
     pub fn agree(&self, other: &Limits) -> Limits {
+        self.smaller(other).smaller(&Limits::MOST)
+    }
+
+    fn smaller(&self, other: &Limits) -> Limits {
         Limits {
             control_bytes: self.control_bytes.min(other.control_bytes),
             payload_bytes: self.payload_bytes.min(other.payload_bytes),

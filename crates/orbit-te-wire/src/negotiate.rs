@@ -37,6 +37,9 @@ pub fn terms(prelude: &Prelude, hello: &Hello, ours: &Limits) -> Result<Terms, W
         let value = u64::from(hello.auth.method);
         return Err(WireError::Unknown { what: "authentication method", value });
     }
+    if !hello.auth.data.is_empty() {
+        return Err(WireError::Invalid { what: "authentication method 0 carries data" });
+    }
     let limits = ours.agree(&hello.limits);
     if let Some(what) = limits.unworkable() {
         return Err(WireError::Invalid { what });

@@ -22,7 +22,8 @@ pub struct SegmentToken {
     pub peer: PeerId,
     /// Which life of that peer the token was made in.
     pub incarnation: Incarnation,
-    /// Where its listening port can be reached; tried in order.
+    /// Where its listening port can be reached; tried in order. An IPv6 scope is the owner's own and does not travel.
+    #[serde(deserialize_with = "codec::list::<MAX_ADDRESSES, _, _>")]
     pub addresses: Vec<SocketAddr>,
     /// The segment's name there.
     pub name: String,

@@ -69,11 +69,12 @@ impl Mapping {
                 .map(|k| {
                     let from = (k * share).min(self.len);
                     let to = ((k + 1) * share).min(self.len);
-                    scope.spawn(move || self.populate(from, to))
+                    // Not `scope.spawn`: it panics when the system gives no thread.
+                    thread::Builder::new().spawn_scoped(scope, move || self.populate(from, to))
                 })
                 .collect();
             jobs.into_iter().try_for_each(|job| {
-                job.join().unwrap_or_else(|_| Err(io::Error::other("a prefaulting thread panicked")))
+                job?.join().unwrap_or_else(|_| Err(io::Error::other("a prefaulting thread panicked")))
             })
         })
     }

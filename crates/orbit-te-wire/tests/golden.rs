@@ -1,0 +1,475 @@
+//! Golden vectors: the literal bytes of every value that crosses the wire. Rule: the bytes were worked out apart from
+//! this crate, are never made at run time, and change only with the protocol's version; `docs/protocol.md` explains
+//! them field by field. Spaces in the hex separate fields.
+
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
+
+use orbit_te_wire::hello::{PRELUDE_BYTES, Prelude};
+use orbit_te_wire::limits::{MAX_CONTROL_BYTES, MAX_HELLO_BYTES};
+use orbit_te_wire::*;
+use std::fmt::Debug;
+use std::path::Path;
+
+const KEY: u64 = 0x1122_3344_5566_7788;
+const PEER: PeerId = PeerId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+const OTHER_PEER: PeerId = PeerId(0xffee_ddcc_bbaa_9988_7766_5544_3322_1100);
+const INCARNATION: Incarnation = Incarnation(0x0123_4567_89ab_cdef);
+const SESSION: SessionId = SessionId(0x0f1e_2d3c_4b5a_6978_8796_a5b4_c3d2_e1f0);
+const BLANK: Frame = Frame {
+    op: FrameOp::Read,
+    status: Status::Ok,
+    id: 0,
+    region: RegionId(42),
+    generation: Generation(3),
+    key: 0,
+    offset: 0,
+    length: 0,
+    payload_crc: 0,
+};
+
+/// A name, a value, and its bytes as hex.
+struct Row<T> {
+    name: &'static str,
+    value: T,
+    hex: &'static str,
+}
+
+fn row<T>(name: &'static str, value: T, hex: &'static str) -> Row<T> {
+    Row { name, value, hex }
+}
+
+fn unhex(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    data_encoding::HEXLOWER.decode(&digits).unwrap()
+}
+
+/// Each value encodes to its bytes, and its bytes decode to the value.
+fn check<T: PartialEq + Debug>(
+    rows: Vec<Row<T>>,
+    encode: impl Fn(&T) -> Vec<u8>,
+    decode: impl Fn(&[u8]) -> Result<T, WireError>,
+) {
+    for Row { name, value, hex } in rows {
+        let bytes = unhex(hex);
+        assert_eq!(encode(&value), bytes, "{name}: encoding");
+        assert_eq!(decode(&bytes).as_ref(), Ok(&value), "{name}: decoding");
+    }
+}
+
+fn split_prelude(bytes: &[u8]) -> (&[u8; PRELUDE_BYTES], &[u8]) {
+    bytes.split_first_chunk().unwrap()
+}
+
+fn addresses() -> Vec<std::net::SocketAddr> {
+    vec!["127.0.0.1:7531".parse().unwrap(), "[2001:db8::1]:7532".parse().unwrap()]
+}
+
+fn tcp_key() -> TransportKey {
+    TransportKey { transport: "tcp".into(), bytes: KEY.to_le_bytes().to_vec() }
+}
+
+fn host_descriptor() -> RegionDescriptor {
+    RegionDescriptor {
+        region: RegionId(42),
+        generation: Generation(3),
+        base_offset: 0,
+        length: 1 << 20,
+        kind: MemoryKind::Host,
+        access: Access::SHARED,
+        keys: vec![tcp_key()],
+    }
+}
+
+fn hellos() -> Vec<Row<Hello>> {
+    let control = Hello {
+        role: Role::Control,
+        peer: PEER,
+        incarnation: INCARNATION,
+        features: Features::OURS,
+        limits: Limits::default(),
+        auth: AuthSlot::default(),
+    };
+    let limits = Limits {
+        control_bytes: 4096,
+        payload_bytes: 65_536,
+        lane_requests: 1,
+        session_lanes: 2,
+        notification_bytes: 512,
+    };
+    let lane = Hello {
+        role: Role::Lane { session: SESSION, lane: 7 },
+        features: Features::NOTIFICATIONS,
+        limits,
+        auth: AuthSlot { method: 1, data: vec![0xa1, 0xb2, 0xc3] },
+        ..control
+    };
+    vec![
+        row(
+            "hello_control",
+            control,
+            "4f524249545445 3f 0100 0100 46000000 00000000 ffeeddccbbaa99887766554433221100 \
+             efcdab8967452301 0300000000000000 00001000 0000004000000000 80000000 40000000 00000100 0000 \
+             0000000000000000",
+        ),
+        row(
+            "hello_lane",
+            lane,
+            "4f524249545445 3f 0100 0100 5d000000 01000000 f0e1d2c3b4a5968778695a4b3c2d1e0f 07000000 \
+             ffeeddccbbaa99887766554433221100 efcdab8967452301 0100000000000000 00100000 0000010000000000 \
+             01000000 02000000 00020000 0100 0300000000000000 a1b2c3",
+        ),
+    ]
+}
+
+fn replies() -> Vec<Row<HelloReply>> {
+    let accepted = HelloReply::Accepted {
+        version: 1,
+        peer: OTHER_PEER,
+        incarnation: Incarnation(0xfedc_ba98_7654_3210),
+        session: SESSION,
+        features: Features::OURS,
+        limits: Limits::default(),
+        auth: AuthSlot::default(),
+    };
+    let refused = HelloReply::Refused { reason: "no: größer".into() };
+    vec![
+        row(
+            "accepted",
+            accepted,
+            "4f524249545445 21 0100 0100 58000000 00000000 0100 00112233445566778899aabbccddeeff \
+             1032547698badcfe f0e1d2c3b4a5968778695a4b3c2d1e0f 0300000000000000 00001000 0000004000000000 \
+             80000000 40000000 00000100 0000 0000000000000000",
+        ),
+        row(
+            "refused",
+            refused,
+            "4f524249545445 21 0100 0100 18000000 01000000 0c00000000000000 6e6f3a206772c3b6c39f6572",
+        ),
+    ]
+}
+
+fn asked(op: FrameOp, id: u64, offset: u64, length: u64, payload_crc: u32) -> Frame {
+    Frame { op, id, offset, length, payload_crc, key: KEY, ..BLANK }
+}
+
+fn answered(op: FrameOp, status: Status, id: u64, offset: u64, length: u64) -> Frame {
+    Frame { op, status, id, offset, length, ..BLANK }
+}
+
+fn frames() -> Vec<Row<Frame>> {
+    let fence = Frame { id: 10, region: RegionId(7), generation: Generation(0), ..BLANK };
+    vec![
+        row(
+            "write",
+            asked(FrameOp::Write, 0x0102_0304_0506_0708, 0x1000, 0x1_0000, 0xe306_9283),
+            "4f54 01 00 0000 0000 0807060504030201 2a00000000000000 0300000000000000 8877665544332211 \
+             0010000000000000 0000010000000000 839206e3 1902d7e8",
+        ),
+        row(
+            "write_done",
+            answered(FrameOp::WriteDone, Status::Ok, 0x0102_0304_0506_0708, 0x1000, 0x1_0000),
+            "4f54 02 00 0000 0000 0807060504030201 2a00000000000000 0300000000000000 0000000000000000 \
+             0010000000000000 0000010000000000 00000000 5060c1fa",
+        ),
+        row(
+            "write_refused",
+            answered(FrameOp::WriteDone, Status::StaleGeneration, 0x0102_0304_0506_0708, 0x1000, 0x1_0000),
+            "4f54 02 00 0200 0000 0807060504030201 2a00000000000000 0300000000000000 0000000000000000 \
+             0010000000000000 0000010000000000 00000000 51adb8c3",
+        ),
+        row(
+            "read",
+            asked(FrameOp::Read, 9, 511, 513, 0),
+            "4f54 03 00 0000 0000 0900000000000000 2a00000000000000 0300000000000000 8877665544332211 \
+             ff01000000000000 0102000000000000 00000000 81c9ab1a",
+        ),
+        row(
+            "read_done",
+            Frame { payload_crc: 0xdead_beef, ..answered(FrameOp::ReadDone, Status::Ok, 9, 511, 513) },
+            "4f54 04 00 0000 0000 0900000000000000 2a00000000000000 0300000000000000 0000000000000000 \
+             ff01000000000000 0102000000000000 efbeadde f032ecc2",
+        ),
+        row(
+            "read_refused",
+            answered(FrameOp::ReadDone, Status::OutOfRange, 9, 511, 513),
+            "4f54 04 00 0300 0000 0900000000000000 2a00000000000000 0300000000000000 0000000000000000 \
+             ff01000000000000 0102000000000000 00000000 1d3f466c",
+        ),
+        row(
+            "fence",
+            Frame { op: FrameOp::Fence, ..fence },
+            "4f54 05 00 0000 0000 0a00000000000000 0700000000000000 0000000000000000 0000000000000000 \
+             0000000000000000 0000000000000000 00000000 9380713c",
+        ),
+        row(
+            "fence_done",
+            Frame { op: FrameOp::FenceDone, ..fence },
+            "4f54 06 00 0000 0000 0a00000000000000 0700000000000000 0000000000000000 0000000000000000 \
+             0000000000000000 0000000000000000 00000000 7e9503e6",
+        ),
+    ]
+}
+
+fn controls() -> Vec<Row<Control>> {
+    vec![
+        row("ping", Control::Ping { request: 1 }, "0c000000 00000000 0100000000000000"),
+        row("pong", Control::Pong { request: 1 }, "0c000000 01000000 0100000000000000"),
+        row(
+            "open",
+            Control::OpenSegment { request: 2, name: "weights".into() },
+            "1b000000 02000000 0200000000000000 0700000000000000 77656967687473",
+        ),
+        row(
+            "segment",
+            Control::Segment { request: 2, descriptor: host_descriptor() },
+            "57000000 03000000 0200000000000000 2a00000000000000 0300000000000000 0000000000000000 \
+             0000100000000000 00000000 07000000 0100000000000000 0300000000000000 746370 0800000000000000 \
+             8877665544332211",
+        ),
+        row(
+            "refused",
+            Control::Refused {
+                request: 2,
+                code: RefusalCode::UnknownSegment,
+                reason: "no such segment".into(),
+            },
+            "27000000 04000000 0200000000000000 00000000 0f00000000000000 6e6f2073756368207365676d656e74",
+        ),
+        row(
+            "notify",
+            Control::Notify { request: 3, name: "step".into(), payload: vec![0, 255] },
+            "22000000 05000000 0300000000000000 0400000000000000 73746570 0200000000000000 00ff",
+        ),
+        row("notify_done", Control::NotifyDone { request: 3 }, "0c000000 06000000 0300000000000000"),
+        row(
+            "transport",
+            Control::Transport { transport: "rdma".into(), bytes: vec![1, 2, 3] },
+            "1b000000 07000000 0400000000000000 72646d61 0300000000000000 010203",
+        ),
+        row(
+            "reach",
+            Control::Reach { addresses: addresses() },
+            "2c000000 08000000 0200000000000000 00000000 7f000001 6b1d 01000000 \
+             20010db8000000000000000000000001 6c1d",
+        ),
+        row(
+            "goodbye",
+            Control::Goodbye { reason: "done".into() },
+            "10000000 09000000 0400000000000000 646f6e65",
+        ),
+    ]
+}
+
+fn descriptors() -> Vec<Row<RegionDescriptor>> {
+    let blank = RegionDescriptor { generation: Generation(1), keys: Vec::new(), ..host_descriptor() };
+    let pinned = RegionDescriptor {
+        region: RegionId(2),
+        length: 8,
+        kind: MemoryKind::PinnedHost,
+        access: Access::LOCAL,
+        ..blank.clone()
+    };
+    let device = RegionDescriptor {
+        region: RegionId(1),
+        base_offset: 4096,
+        length: 1,
+        kind: MemoryKind::Device { ordinal: 5 },
+        access: Access::SHARED_READ,
+        keys: vec![tcp_key(), TransportKey { transport: "rdma".into(), bytes: Vec::new() }],
+        ..blank
+    };
+    let file = RegionDescriptor {
+        region: RegionId(3),
+        length: 513,
+        kind: MemoryKind::File,
+        access: Access::SHARED_READ,
+        ..blank
+    };
+    vec![
+        row(
+            "host",
+            host_descriptor(),
+            "2a00000000000000 0300000000000000 0000000000000000 0000100000000000 00000000 07000000 \
+             0100000000000000 0300000000000000 746370 0800000000000000 8877665544332211",
+        ),
+        row(
+            "pinned_host",
+            pinned,
+            "0200000000000000 0100000000000000 0000000000000000 0800000000000000 01000000 01000000 \
+             0000000000000000",
+        ),
+        row(
+            "device",
+            device,
+            "0100000000000000 0100000000000000 0010000000000000 0100000000000000 02000000 05000000 \
+             03000000 0200000000000000 0300000000000000 746370 0800000000000000 8877665544332211 \
+             0400000000000000 72646d61 0000000000000000",
+        ),
+        row(
+            "file",
+            file,
+            "0300000000000000 0100000000000000 0000000000000000 0102000000000000 03000000 03000000 \
+             0000000000000000",
+        ),
+    ]
+}
+
+fn token() -> SegmentToken {
+    SegmentToken {
+        peer: PEER,
+        incarnation: INCARNATION,
+        addresses: addresses(),
+        name: "weights".into(),
+        descriptor: host_descriptor(),
+    }
+}
+
+const TOKEN: &str = "otseg1:\
+     _-7dzLuqmYh3ZlVEMyIRAO_Nq4lnRSMBAgAAAAAAAAAAAAAAfwAAAWsdAQAAACABDbgAAAAAAAAAAAAAAAFsHQcAAA\
+     AAAAAAd2VpZ2h0cyoAAAAAAAAAAwAAAAAAAAAAAAAAAAAAAAAAEAAAAAAAAAAAAAcAAAABAAAAAAAAAAMAAAAAAAAA\
+     dGNwCAAAAAAAAACId2ZVRDMiEWIRxPQ";
+
+const TCP_KEY: &str = "0300000000000000 746370 0800000000000000 8877665544332211";
+
+#[test]
+fn hello() {
+    check(hellos(), |h| h.encode().unwrap(), |b| Hello::decode_body(split_prelude(b).1));
+}
+
+#[test]
+fn hello_reply() {
+    check(replies(), |r| r.encode().unwrap(), |b| HelloReply::decode_body(split_prelude(b).1));
+}
+
+#[test]
+fn prelude() {
+    let ours = unhex("4f524249545445 3f 0100 0100 46000000");
+    let (ours, _) = split_prelude(&ours);
+    let want = Prelude { version_min: 1, version_max: 1, body_bytes: 70 };
+    assert_eq!(Hello::decode_prelude(ours), Ok(want));
+    let later = unhex("4f524249545445 21 0200 0a01 00100000");
+    let (later, _) = split_prelude(&later);
+    let want = Prelude { version_min: 2, version_max: 266, body_bytes: 4096 };
+    assert_eq!(HelloReply::decode_prelude(later), Ok(want));
+}
+
+#[test]
+fn frame() {
+    check(frames(), |f| f.encode().to_vec(), |b| Frame::decode(b.try_into().unwrap()));
+}
+
+#[test]
+fn control() {
+    let decode = |bytes: &[u8]| {
+        let (length, body) = bytes.split_first_chunk().unwrap();
+        assert_eq!(Control::decode_length(*length, MAX_CONTROL_BYTES), Ok(body.len()));
+        Control::decode_body(body)
+    };
+    check(controls(), |c| c.encode(MAX_CONTROL_BYTES).unwrap(), decode);
+}
+
+#[test]
+fn descriptor() {
+    check(
+        descriptors(),
+        |d| codec::encode("descriptor", d, MAX_HELLO_BYTES).unwrap(),
+        |b| codec::decode("descriptor", b, MAX_HELLO_BYTES),
+    );
+}
+
+#[test]
+fn transport_key() {
+    check(
+        vec![row("tcp", tcp_key(), TCP_KEY)],
+        |k| codec::encode("transport key", k, MAX_HELLO_BYTES).unwrap(),
+        |b| codec::decode("transport key", b, MAX_HELLO_BYTES),
+    );
+}
+
+#[test]
+fn segment_token() {
+    assert_eq!(token().to_token().unwrap(), TOKEN);
+    assert_eq!(token().to_string(), TOKEN);
+    assert_eq!(TOKEN.parse(), Ok(token()));
+    assert_eq!(format!("  {TOKEN}\n").parse(), Ok(token()), "white space around a token is no part of it");
+}
+
+/// The numbers of refusal codes and statuses, one by one: each is somebody's `match` at the other side.
+#[test]
+fn numbers() {
+    let codes = [
+        RefusalCode::UnknownSegment,
+        RefusalCode::QueueFull,
+        RefusalCode::ShuttingDown,
+        RefusalCode::Unsupported,
+        RefusalCode::OverLimit,
+    ];
+    for (number, code) in (0u32..).zip(codes) {
+        let bytes = codec::encode("code", &code, 4).unwrap();
+        assert_eq!(bytes, number.to_le_bytes(), "{code:?}");
+    }
+    let statuses = [
+        Status::Ok,
+        Status::UnknownRegion,
+        Status::StaleGeneration,
+        Status::OutOfRange,
+        Status::AccessDenied,
+        Status::BadKey,
+        Status::BadLength,
+        Status::ShuttingDown,
+        Status::MemoryFault,
+        Status::Checksum,
+    ];
+    for (number, status) in (0u16..).zip(statuses) {
+        let bytes = Frame { op: FrameOp::ReadDone, status, ..BLANK }.encode();
+        assert_eq!(bytes[4..6], number.to_le_bytes(), "{status:?}");
+        assert_eq!(Frame::decode(&bytes).map(|f| f.status), Ok(status));
+    }
+}
+
+/// The examples in `docs/protocol.md` are these vectors: each block whose lines begin with pairs of hex digits.
+#[test]
+fn the_document_shows_these_bytes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/protocol.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    let pair = |word: &&str| word.len() == 2 && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let hex = |line: &str| line.split(' ').take_while(pair).collect::<String>();
+    let blocks = document.split("```text").skip(1).filter_map(|rest| rest.split("```").next());
+    let shown: Vec<Vec<u8>> = blocks
+        .map(|block| unhex(&block.lines().map(hex).collect::<String>()))
+        .filter(|bytes| !bytes.is_empty())
+        .collect();
+    let bytes = |hex| unhex(hex);
+    let named = |name| controls().into_iter().find(|row| row.name == name).map(|row| bytes(row.hex)).unwrap();
+    assert_eq!(shown, [bytes(hellos()[0].hex), named("open"), bytes(descriptors()[0].hex)]);
+}
+
+/// Writes the first inputs of the fuzz targets: the vectors above, one a file.
+#[test]
+#[ignore = "writes into fuzz/seeds; run it by hand when a vector is added"]
+fn write_fuzz_seeds() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
+    let write = |target: &str, name: &str, bytes: Vec<u8>| {
+        let folder = seeds.join(target);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(name), bytes).unwrap();
+    };
+    for row in frames() {
+        write("frame", row.name, unhex(row.hex));
+    }
+    for row in hellos() {
+        write("hello", row.name, unhex(row.hex));
+        write("negotiate", row.name, unhex(row.hex));
+    }
+    for row in replies() {
+        write("hello_reply", row.name, unhex(row.hex));
+    }
+    for row in controls() {
+        write("control", row.name, unhex(row.hex));
+    }
+    for row in descriptors() {
+        write("descriptor", row.name, unhex(row.hex));
+    }
+    write("transport_key", "tcp", unhex(TCP_KEY));
+    write("token", "token", TOKEN.into());
+}

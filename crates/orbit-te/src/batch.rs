@@ -1,0 +1,163 @@
+//! A batch: requests that are submitted together and end together. Rule: it is checked whole, and admitted whole or not at all.
+
+use crate::engine::Shared;
+use crate::error::{Error, TransferError};
+use crate::region::Slice;
+use crate::segment::Segment;
+use crate::transfer::{Afterwards, Part, TransferState};
+use orbit_te_memory::Lease;
+use orbit_te_transport::{Op, OpKind, Token};
+use orbit_te_wire::limits::{MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES};
+use orbit_te_wire::{Access, RegionId};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) struct Request {
+    kind: OpKind,
+    segment: Segment,
+    offset: u64,
+    local: Slice,
+}
+
+/// Requests that are submitted together. Submit it by [`crate::Engine::submit`].
+#[derive(Default)]
+pub struct Batch {
+    requests: Vec<Request>,
+    deadline: Option<Duration>,
+    notification: Option<(Segment, String, Vec<u8>)>,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    /// An empty batch with room for so many requests.
+    pub fn with_capacity(requests: usize) -> Batch {
+        Batch { requests: Vec::with_capacity(requests), ..Batch::default() }
+    }
+
+    /// Adds a write of our slice to the segment's bytes from `offset` on.
+    pub fn write(&mut self, to: &Segment, offset: u64, from: &Slice) -> &mut Batch {
+        self.requests.push(Request { kind: OpKind::Write, segment: to.clone(), offset, local: from.clone() });
+        self
+    }
+
+    /// Adds a read of the segment's bytes from `offset` on into our slice. Slices that overlap are filled in any order.
+    pub fn read(&mut self, from: &Segment, offset: u64, into: &Slice) -> &mut Batch {
+        self.requests.push(Request {
+            kind: OpKind::Read,
+            segment: from.clone(),
+            offset,
+            local: into.clone(),
+        });
+        self
+    }
+
+    /// Sets how long the transfer may take, instead of the engine's default.
+    pub fn deadline(&mut self, after: Duration) -> &mut Batch {
+        self.deadline = Some(after);
+        self
+    }
+
+    /// Binds a notification to the batch: it is sent to the segment's owner once all bytes are in place, and the transfer ends
+    /// when it stands in the owner's queue.
+    pub fn notify(&mut self, owner_of: &Segment, name: &str, payload: &[u8]) -> &mut Batch {
+        self.notification = Some((owner_of.clone(), name.to_string(), payload.to_vec()));
+        self
+    }
+
+    /// How many requests there are.
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Checks all requests and makes the transfer's state. Nothing has started.
+    pub(crate) fn prepare(self, shared: &Arc<Shared>) -> Result<Arc<TransferState>, Error> {
+        if self.requests.is_empty() {
+            return Err(Error::BadRequest { index: 0, why: "the batch is empty".to_string() });
+        }
+        let mut parts: Vec<Part> = Vec::with_capacity(1);
+        let mut leases: Vec<Lease> = Vec::with_capacity(1);
+        let mut leased: Option<RegionId> = None;
+        for (index, request) in self.requests.iter().enumerate() {
+            let bad = |why: String| Error::BadRequest { index, why };
+            let peer = &request.segment.inner.peer;
+            if let Some(cause) = peer.gone() {
+                return Err(Error::PeerGone { peer: peer.id, cause: cause.to_string() });
+            }
+            if !Arc::ptr_eq(&request.segment.inner.shared, shared) {
+                return Err(bad("the segment was opened by another engine".to_string()));
+            }
+            let region = request.local.raw.region();
+            if !region.access().contains(Access::LOCAL) {
+                return Err(bad("the slice's region has no right of local access".to_string()));
+            }
+            // Neighbouring requests mostly share a region: one lease covers them all.
+            if leased != Some(region.id()) {
+                leases.push(region.lease()?);
+                leased = Some(region.id());
+            }
+            let length = request.local.len();
+            let remote = request.segment.span(request.kind, request.offset, length).map_err(bad)?;
+            let key = request.local.keys.local.first().copied().unwrap_or_default();
+            let local = request.local.raw.span(key);
+            let op = Op { kind: request.kind, link: peer.link, local, remote, token: Token(index as u64) };
+            match parts.iter_mut().find(|p| Arc::ptr_eq(&p.worker, &peer.worker)) {
+                Some(part) => part.ops.push(op),
+                None => {
+                    let mut ops = Vec::with_capacity(self.requests.len());
+                    ops.push(op);
+                    parts.push(Part { worker: peer.worker.clone(), ops });
+                }
+            }
+        }
+        let after = self.deadline.unwrap_or(shared.config.deadline);
+        let afterwards =
+            self.notification.map(|(segment, name, payload)| announce(shared, segment, name, payload));
+        Ok(TransferState::new(parts, leases, after, afterwards.transpose()?))
+    }
+}
+
+fn announce(shared: &Arc<Shared>, to: Segment, name: String, payload: Vec<u8>) -> Result<Afterwards, Error> {
+    check_notification(&name, &payload)?;
+    let control = shared.control.clone();
+    Ok(Box::new(move |state: Arc<TransferState>| {
+        control.spawn(async move {
+            let limit = state.deadline.saturating_duration_since(std::time::Instant::now());
+            let sent = notify(&to, name, payload, limit.max(Duration::from_millis(1))).await;
+            state.end(sent.err().map(|e| TransferError::Notification(Arc::from(e.to_string()))));
+        });
+    }))
+}
+
+/// Refuses a notification that no peer takes.
+pub(crate) fn check_notification(name: &str, payload: &[u8]) -> Result<(), Error> {
+    if name.len() > MAX_NAME_BYTES {
+        return Err(Error::BadName { name: name.to_string(), why: "it has more than 255 bytes" });
+    }
+    if payload.len() > MAX_NOTIFICATION_BYTES {
+        let why =
+            format!("a notification has at most {MAX_NOTIFICATION_BYTES} bytes, this one {}", payload.len());
+        return Err(Error::BadRequest { index: 0, why });
+    }
+    Ok(())
+}
+
+/// Sends a notification and waits until it stands in the peer's queue.
+pub(crate) async fn notify(
+    to: &Segment,
+    name: String,
+    payload: Vec<u8>,
+    limit: Duration,
+) -> Result<(), Error> {
+    let session = to.inner.peer.session.clone();
+    let question = |request| orbit_te_wire::Control::Notify { request, name, payload };
+    session.ask("a notification", limit, question).await.map(|_| ())
+}

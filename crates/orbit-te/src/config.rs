@@ -1,0 +1,56 @@
+//! An engine's settings. Rule: each says how to size it and what it costs; the defaults need no tuning.
+
+use orbit_te_tcp::TcpConfig;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// Settings of an engine; made by [`crate::Engine::builder`].
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where to listen; `None`: peers can't reach this engine, it only reaches others. Default 127.0.0.1, a free port.
+    pub listen: Option<SocketAddr>,
+    /// The addresses that tokens name, instead of the one listened at.
+    pub advertise: Vec<SocketAddr>,
+    /// The word that every machine of the network may be trusted with the exposed memory; needed to listen anywhere but on the
+    /// loopback interface.
+    pub trust_network: bool,
+    /// Threads that carry out this engine's own transfers. One reaches the line rate of most links. Default 1.
+    pub workers: usize,
+    /// Threads that answer peers' requests. Default 1.
+    pub serving_workers: usize,
+    /// How long a worker, or a caller who waits, looks for more before it sleeps. Sleeping and waking cost 5 to 50 µs each; a
+    /// core is used meanwhile. Zero never spins. Default 50 µs, and zero on a machine with one CPU.
+    pub spin_us: u64,
+    /// How long a transfer may take when it is not told otherwise. Default 30 s.
+    pub deadline: Duration,
+    /// Transfers that may wait for each worker. Default 1,024.
+    pub queued_transfers: usize,
+    /// Notifications from peers that are kept for [`crate::Engine::notifications`]; further ones are refused. Default 1,024.
+    pub queued_notifications: usize,
+    /// How long opening a segment and other questions to a peer may take. Default 5 s.
+    pub control_timeout: Duration,
+    /// A silent peer is asked for a sign of life after this time, and given up after three times as long. Default 5 s.
+    pub heartbeat: Duration,
+    /// Settings of the TCP transport.
+    pub tcp: TcpConfig,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Config {
+            listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+            advertise: Vec::new(),
+            trust_network: false,
+            workers: 1,
+            serving_workers: 1,
+            spin_us: if cpus > 1 { 50 } else { 0 },
+            deadline: Duration::from_secs(30),
+            queued_transfers: 1024,
+            queued_notifications: 1024,
+            control_timeout: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(5),
+            tcp: TcpConfig::default(),
+        }
+    }
+}

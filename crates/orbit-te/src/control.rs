@@ -1,0 +1,224 @@
+//! The control plane: opening sessions to peers, letting peers in, and what follows when a session ends. Rule: everything here
+//! runs on one thread with a runtime of its own, apart from the data plane and from the application's runtime.
+
+use crate::core::Command;
+use crate::engine::Shared;
+use crate::error::Error;
+use crate::peer::{LinkStatus, Peer};
+use crate::session::{self, Session};
+use orbit_te_tcp::{Incoming, TcpAddress};
+use orbit_te_transport::TransportError;
+use orbit_te_wire::hello::PRELUDE_BYTES;
+use orbit_te_wire::{
+    AuthSlot, Control, Features, Hello, HelloReply, Incarnation, PeerId, Role, SegmentToken, SessionId,
+};
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// The control thread.
+pub(crate) struct ControlThread {
+    pub(crate) handle: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ControlThread {
+    pub(crate) fn start() -> Result<ControlThread, Error> {
+        let io = |what: &'static str| move |source| TransportError::Io { what: what.to_string(), source };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(io("the control plane's runtime"))?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = thread::Builder::new()
+            .name("orbit-te-control".to_string())
+            .spawn(move || {
+                // Ends when told, and also when the engine is gone without having told.
+                let _ = runtime.block_on(stopped);
+                runtime.shutdown_timeout(Duration::from_millis(100));
+            })
+            .map_err(io("the control plane's thread"))?;
+        Ok(ControlThread { handle, stop: Some(stop), thread: Some(thread) })
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
+                tracing::error!("the control thread panicked");
+            }
+        }
+    }
+}
+
+/// What a segment is opened by.
+#[derive(Debug, Clone)]
+pub(crate) enum Target {
+    Address { host: String, name: String },
+    Token(Box<SegmentToken>),
+}
+
+/// A session with whoever answers there, an open one if there is one.
+pub(crate) async fn reach(shared: &Arc<Shared>, target: &Target) -> Result<Arc<Peer>, Error> {
+    let (addresses, expected) = match target {
+        Target::Address { host, .. } => {
+            let found = tokio::net::lookup_host(host.as_str()).await.map_err(|e| Error::Unreachable {
+                address: host.clone(),
+                cause: format!("the name can't be resolved: {e}"),
+            })?;
+            (found.collect::<Vec<_>>(), None)
+        }
+        Target::Token(token) => (token.addresses.clone(), Some((token.peer, token.incarnation))),
+    };
+    // One at a time: two callers that open the same peer's segments get one session.
+    let _opening = shared.opening.lock().await;
+    if let Some(peer) = shared.known_peer(&addresses, expected) {
+        return Ok(peer);
+    }
+    let mut failures = Vec::new();
+    for address in &addresses {
+        match timeout(shared.config.control_timeout, connect(shared, *address, expected)).await {
+            Ok(Ok(peer)) => return Ok(peer),
+            Ok(Err(Error::Unreachable { cause, .. })) => failures.push(format!("{address}: {cause}")),
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {
+                failures.push(format!("{address}: no answer after {:?}", shared.config.control_timeout))
+            }
+        }
+    }
+    let address = match target {
+        Target::Address { host, .. } => host.clone(),
+        Target::Token(token) => format!("the owner of segment `{}`", token.name),
+    };
+    let cause = if failures.is_empty() { "it has no address".to_string() } else { failures.join("; ") };
+    Err(Error::Unreachable { address, cause })
+}
+
+async fn connect(
+    shared: &Arc<Shared>,
+    address: SocketAddr,
+    expected: Option<(PeerId, Incarnation)>,
+) -> Result<Arc<Peer>, Error> {
+    let unreachable = |cause: String| Error::Unreachable { address: address.to_string(), cause };
+    let mut stream = TcpStream::connect(address).await.map_err(|e| unreachable(e.to_string()))?;
+    stream.set_nodelay(true).map_err(|e| unreachable(e.to_string()))?;
+    let hello = Hello {
+        role: Role::Control,
+        peer: shared.identity.peer,
+        incarnation: shared.identity.incarnation,
+        features: Features::OURS,
+        limits: shared.config.tcp.limits,
+        auth: AuthSlot::default(),
+    };
+    stream.write_all(&hello.encode()?).await.map_err(|e| unreachable(e.to_string()))?;
+    let no_answer =
+        |e: std::io::Error| unreachable(format!("no hello came back ({e}); does OrbitTE listen there?"));
+    let mut prelude = [0u8; PRELUDE_BYTES];
+    stream.read_exact(&mut prelude).await.map_err(no_answer)?;
+    let prelude = HelloReply::decode_prelude(&prelude)?;
+    let mut body = vec![0u8; prelude.body_bytes as usize];
+    stream.read_exact(&mut body).await.map_err(no_answer)?;
+    orbit_te_wire::negotiate::version(&prelude)?;
+    let (peer, incarnation, session, limits) = match HelloReply::decode_body(&body)? {
+        HelloReply::Refused { reason } => {
+            return Err(Error::Refused { address: address.to_string(), code: None, reason });
+        }
+        HelloReply::Accepted { peer, incarnation, session, limits, .. } => {
+            (peer, incarnation, session, limits)
+        }
+    };
+    if let Some((wanted, life)) = expected {
+        if (peer, incarnation) != (wanted, life) {
+            return Err(Error::OtherPeer { expected: wanted, found: peer });
+        }
+    }
+    let limits = shared.config.tcp.limits.agree(&limits);
+    let (session, queue) = Session::new(session, peer, address, limits.control_bytes);
+    let worker = shared.next_worker();
+    let status = Arc::new(LinkStatus::default());
+    let lanes = TcpAddress { addresses: vec![address], session: session.id }.encode()?;
+    let (reply, link) = oneshot::channel();
+    worker.submit_always(Command::Connect { peer, address: lanes, status: status.clone(), reply });
+    worker.attend();
+    let link = link.await.map_err(|_| Error::Closed)??;
+    let peer =
+        Arc::new(Peer { id: peer, incarnation, address, session: session.clone(), worker, link, status });
+    shared.peers.lock().push(peer.clone());
+    tokio::spawn(keep(Arc::downgrade(shared), peer.clone(), session, stream, queue, shared.config.heartbeat));
+    tracing::info!(peer = %peer.id, %address, "session opened");
+    Ok(peer)
+}
+
+/// Runs a session that this side opened, and cleans up after it.
+async fn keep(
+    shared: Weak<Shared>,
+    peer: Arc<Peer>,
+    session: Arc<Session>,
+    stream: TcpStream,
+    queue: tokio::sync::mpsc::Receiver<Control>,
+    heartbeat: Duration,
+) {
+    let cause = session::run(session, stream, queue, shared.clone(), heartbeat).await;
+    tracing::info!(peer = %peer.id, %cause, "session ended");
+    peer.status.fail(&format!("peer {} is gone: {cause}", peer.id));
+    peer.worker.submit_always(Command::Disconnect(peer.link));
+    peer.worker.attend();
+    if let Some(shared) = shared.upgrade() {
+        shared.peers.lock().retain(|p| !Arc::ptr_eq(p, &peer));
+    }
+}
+
+/// Lets a peer's control link in, and serves it until it ends.
+pub(crate) async fn welcome(shared: Weak<Shared>, incoming: Incoming) {
+    let Incoming { stream, from, hello, terms } = incoming;
+    let Some(strong) = shared.upgrade() else { return };
+    let stream: std::net::TcpStream = stream.into();
+    let mut stream = match TcpStream::from_std(stream) {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::warn!(%from, %error, "a control link could not be taken");
+            return;
+        }
+    };
+    let _ = stream.set_nodelay(true);
+    let mut id = [0u8; 16];
+    if let Err(error) = getrandom::fill(&mut id) {
+        tracing::error!(%error, "no random bytes for a session");
+        return;
+    }
+    let id = SessionId(u128::from_le_bytes(id));
+    let reply = HelloReply::Accepted {
+        version: terms.version,
+        peer: strong.identity.peer,
+        incarnation: strong.identity.incarnation,
+        session: id,
+        features: terms.features,
+        limits: terms.limits,
+        auth: AuthSlot::default(),
+    };
+    let heartbeat = strong.config.heartbeat;
+    let (session, queue) = Session::new(id, hello.peer, from, terms.limits.control_bytes);
+    strong.admitted.lock().insert(id, session.clone());
+    drop(strong);
+    let said = match reply.encode() {
+        Ok(bytes) => timeout(heartbeat, stream.write_all(&bytes)).await.is_ok_and(|r| r.is_ok()),
+        Err(_) => false,
+    };
+    if said {
+        tracing::info!(peer = %hello.peer, %from, session = %id, "peer connected");
+        let cause = session::run(session, stream, queue, shared.clone(), heartbeat).await;
+        tracing::info!(peer = %hello.peer, %from, session = %id, %cause, "peer left");
+    }
+    if let Some(shared) = shared.upgrade() {
+        shared.admitted.lock().remove(&id);
+        shared.drop_session(id);
+    }
+}

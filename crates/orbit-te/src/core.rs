@@ -1,0 +1,330 @@
+//! What a worker does in one step: takes new transfers, hands their requests to the transport, settles completions, and watches
+//! deadlines. Rule: steps are pure progress; when to step, spin and sleep is `worker.rs`'s.
+
+#![allow(unsafe_code)]
+
+use crate::error::{Error, TransferError};
+use crate::peer::LinkStatus;
+use crate::transfer::TransferState;
+use crossbeam_queue::ArrayQueue;
+use orbit_te_transport::{Arm, Event, LinkId, Op, OpErrorCode, Progress, Token, Transport};
+use orbit_te_wire::PeerId;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Ops handed over in one call.
+const SUBMIT_OPS: usize = 64;
+/// Completions taken in one poll.
+const POLL_BUDGET: usize = 256;
+
+/// What other threads ask of a worker.
+pub(crate) enum Command {
+    /// Carry out a part of a transfer.
+    Submit { transfer: Arc<TransferState>, part: usize },
+    /// Give a transfer up.
+    Cancel(Arc<TransferState>),
+    /// Make a link.
+    Connect {
+        peer: PeerId,
+        address: Vec<u8>,
+        status: Arc<LinkStatus>,
+        reply: oneshot::Sender<Result<LinkId, Error>>,
+    },
+    /// Close a link; its transfers fail.
+    Disconnect(LinkId),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GivenUp {
+    No,
+    Cancelled,
+    Deadline,
+    Closed,
+}
+
+struct Active {
+    transfer: Arc<TransferState>,
+    part: usize,
+    /// Requests handed to the transport, from the front.
+    submitted: usize,
+    /// Requests that are over.
+    over: usize,
+    bytes: u64,
+    error: Option<TransferError>,
+    given_up: GivenUp,
+    fenced: bool,
+}
+
+impl Active {
+    fn ops(&self) -> &[Op] {
+        &self.transfer.parts[self.part].ops
+    }
+}
+
+pub(crate) struct Core {
+    transport: Box<dyn Transport>,
+    active: Vec<Option<Active>>,
+    free: Vec<usize>,
+    /// Transfers with requests that the transport has not taken yet, in order.
+    waiting: VecDeque<usize>,
+    links: HashMap<LinkId, Arc<LinkStatus>>,
+    progress: Progress,
+    next_deadline: Option<Instant>,
+    closed: bool,
+}
+
+impl Core {
+    pub(crate) fn new(transport: Box<dyn Transport>) -> Core {
+        Core {
+            transport,
+            active: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            links: HashMap::new(),
+            progress: Progress::with_capacity(POLL_BUDGET),
+            next_deadline: None,
+            closed: false,
+        }
+    }
+
+    /// Whether there is nothing to wait for.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.free.len() == self.active.len() && self.transport.is_drained()
+    }
+
+    /// Takes commands and hands requests to the transport, which begins with them; whether there were any.
+    pub(crate) fn feed(&mut self, ring: &ArrayQueue<Command>, now: Instant) -> bool {
+        let mut any = false;
+        while let Some(command) = ring.pop() {
+            any = true;
+            match command {
+                Command::Submit { transfer, part } => self.begin(transfer, part),
+                Command::Cancel(transfer) => self.cancel(&transfer, now),
+                Command::Connect { peer, address, status, reply } => {
+                    let result = self.transport.connect(peer, &address, now).map_err(Error::from);
+                    if let Ok(link) = &result {
+                        self.links.insert(*link, status);
+                    }
+                    // Whoever asked may have given up meanwhile; then nobody has the link.
+                    if let Err(Ok(link)) = reply.send(result) {
+                        self.transport.disconnect(link, now);
+                        self.links.remove(&link);
+                    }
+                }
+                Command::Disconnect(link) => {
+                    self.transport.disconnect(link, now);
+                }
+            }
+        }
+        self.hand_over(now) | any
+    }
+
+    /// One step; whether anything happened.
+    pub(crate) fn step(&mut self, ring: &ArrayQueue<Command>, now: Instant) -> bool {
+        let mut any = !ring.is_empty() && self.feed(ring, now);
+        self.progress.clear();
+        any |= self.transport.poll(now, POLL_BUDGET, &mut self.progress);
+        if !self.progress.is_empty() {
+            let mut progress = std::mem::take(&mut self.progress);
+            for completion in progress.completions.drain(..) {
+                self.completed(completion.token, completion.bytes, completion.result.err());
+            }
+            for event in progress.events.drain(..) {
+                self.happened(event);
+            }
+            self.progress = progress;
+            self.hand_over(now);
+        }
+        if self.next_deadline.is_some_and(|at| at <= now) {
+            self.give_up_late(now);
+            any = true;
+        }
+        any
+    }
+
+    /// How long may be slept.
+    pub(crate) fn arm(&mut self, now: Instant) -> Arm {
+        match self.transport.arm(now) {
+            Arm::Ready => Arm::Ready,
+            Arm::Sleep { fd, until } => {
+                Arm::Sleep { fd, until: until.into_iter().chain(self.next_deadline).min() }
+            }
+        }
+    }
+
+    /// Ends everything: transfers fail as closed.
+    pub(crate) fn close(&mut self, ring: &ArrayQueue<Command>, now: Instant) {
+        self.closed = true;
+        self.feed(ring, now);
+        self.give_up(now, GivenUp::Closed, |_| true);
+        self.transport.close(now);
+    }
+
+    fn begin(&mut self, transfer: Arc<TransferState>, part: usize) {
+        if self.closed {
+            transfer.part_done(0, Some(TransferError::Closed));
+            return;
+        }
+        let deadline = transfer.deadline;
+        let active = Active {
+            transfer,
+            part,
+            submitted: 0,
+            over: 0,
+            bytes: 0,
+            error: None,
+            given_up: GivenUp::No,
+            fenced: true,
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.active[slot] = Some(active);
+                slot
+            }
+            None => {
+                self.active.push(Some(active));
+                self.active.len() - 1
+            }
+        };
+        self.waiting.push_back(slot);
+        self.next_deadline = Some(self.next_deadline.map_or(deadline, |at| at.min(deadline)));
+    }
+
+    /// Hands requests to the transport until it takes no more; whether it took any.
+    fn hand_over(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        while let Some(&slot) = self.waiting.front() {
+            let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) else {
+                self.waiting.pop_front();
+                continue;
+            };
+            let all = &active.transfer.parts[active.part].ops;
+            let count = (all.len() - active.submitted).min(SUBMIT_OPS);
+            if count == 0 {
+                self.waiting.pop_front();
+                continue;
+            }
+            let mut ops = [all[active.submitted]; SUBMIT_OPS];
+            for (k, op) in ops[..count].iter_mut().enumerate() {
+                *op = all[active.submitted + k];
+                op.token = token(slot, active.submitted + k);
+            }
+            // SAFETY: the spans were made from slices of live regions, and the transfer holds a lease on each region until all
+            // its parts are over, which is after the last completion of its ops. Tokens are a slot and a number, and a slot is
+            // freed only when every op submitted under it has completed.
+            let taken = unsafe { self.transport.submit(&ops[..count], now) };
+            active.submitted += taken;
+            any |= taken > 0;
+            if taken < count {
+                break;
+            }
+        }
+        any
+    }
+
+    fn completed(&mut self, token: Token, bytes: u64, error: Option<orbit_te_transport::OpError>) {
+        let (slot, position) = ((token.0 >> 32) as usize, (token.0 & 0xffff_ffff) as usize);
+        let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) else {
+            debug_assert!(false, "a completion for no transfer");
+            return;
+        };
+        active.over += 1;
+        active.bytes += bytes;
+        if let Some(error) = error {
+            let unfenced =
+                matches!(error.code, OpErrorCode::CancelledUnfenced | OpErrorCode::LinkBrokenUnfenced);
+            active.fenced &= !unfenced;
+            if active.error.is_none() {
+                let op = &active.transfer.parts[active.part].ops[position];
+                let cause = self.links.get(&op.link).and_then(|status| status.cause());
+                active.error = Some(TransferError::Request { request: op.token.0 as usize, error, cause });
+            }
+        }
+        self.end_if_over(slot);
+    }
+
+    fn end_if_over(&mut self, slot: usize) {
+        let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) else { return };
+        let total = active.ops().len();
+        if active.over < total {
+            return;
+        }
+        let Some(active) = self.active[slot].take() else { return };
+        self.free.push(slot);
+        let cause = match &active.error {
+            Some(TransferError::Request { cause: Some(cause), .. }) => Some(cause.clone()),
+            _ => {
+                active.ops().first().and_then(|op| self.links.get(&op.link)).and_then(|status| status.cause())
+            }
+        };
+        let error = active.error.map(|error| match active.given_up {
+            GivenUp::No => error,
+            GivenUp::Cancelled => TransferError::Cancelled { fenced: active.fenced },
+            GivenUp::Deadline => {
+                TransferError::Deadline { after: active.transfer.after, fenced: active.fenced, cause }
+            }
+            GivenUp::Closed => TransferError::Closed,
+        });
+        active.transfer.part_done(active.bytes, error);
+    }
+
+    fn happened(&mut self, event: Event) {
+        match event {
+            Event::LinkUp { link } => {
+                if let Some(status) = self.links.get(&link) {
+                    status.up();
+                }
+            }
+            Event::LinkDown { link, error } => {
+                if let Some(status) = self.links.get(&link) {
+                    status.down(&error);
+                }
+            }
+            // TCP needs no messages of its own on the control link.
+            Event::Control { .. } => {}
+        }
+    }
+
+    fn cancel(&mut self, transfer: &Arc<TransferState>, now: Instant) {
+        self.give_up(now, GivenUp::Cancelled, |a| Arc::ptr_eq(&a.transfer, transfer));
+    }
+
+    fn give_up_late(&mut self, now: Instant) {
+        self.next_deadline = None;
+        self.give_up(now, GivenUp::Deadline, |a| a.transfer.deadline <= now);
+        let next = self.active.iter().flatten().filter(|a| a.given_up == GivenUp::No);
+        self.next_deadline = next.map(|a| a.transfer.deadline).min();
+    }
+
+    fn give_up(&mut self, now: Instant, why: GivenUp, which: impl Fn(&Active) -> bool) {
+        for slot in 0..self.active.len() {
+            let Some(active) = self.active[slot].as_mut() else { continue };
+            if active.given_up != GivenUp::No || !which(active) {
+                continue;
+            }
+            active.given_up = why;
+            let submitted = active.submitted;
+            let left = active.ops().len() - submitted;
+            if left > 0 {
+                // What the transport has not taken never begins.
+                active.submitted += left;
+                active.over += left;
+                let error = orbit_te_transport::OpError::new(OpErrorCode::Cancelled);
+                active.error.get_or_insert(TransferError::Request { request: 0, error, cause: None });
+            }
+            for position in 0..submitted {
+                self.transport.cancel(token(slot, position), now);
+            }
+            self.end_if_over(slot);
+        }
+    }
+}
+
+fn token(slot: usize, position: usize) -> Token {
+    Token(((slot as u64) << 32) | position as u64)
+}
+
+/// How long a worker that was displaced sleeps before it looks whether it is needed.
+pub(crate) const DISPLACED_TICK: Duration = Duration::from_millis(1);

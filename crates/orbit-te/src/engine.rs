@@ -1,0 +1,562 @@
+//! The engine: what a process makes one of. Rule: its threads end with it; whatever is shared with them knows no thread.
+
+use crate::batch::{self, Batch};
+use crate::config::Config;
+use crate::control::{self, ControlThread, Target};
+use crate::core::Command;
+use crate::error::Error;
+use crate::notification::{Notification, Notifications};
+use crate::peer::Peer;
+use crate::pending::Pending;
+use crate::region::Region;
+use crate::segment::{Inner, Segment};
+use crate::serving::{Door, Server};
+use crate::session::Session;
+use crate::transfer::Transfer;
+use crate::worker::Worker;
+use orbit_te_memory::{Access, Backing, Domain, Registry};
+use orbit_te_tcp::{Identity, Listener, TcpConfig, TcpDomain, TcpTransport};
+use orbit_te_wire::limits::{MAX_ADDRESSES, MAX_NAME_BYTES};
+use orbit_te_wire::{Control, Incarnation, PeerId, RegionDescriptor, SegmentToken, SessionId};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+/// What the engine's threads and handles share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) identity: Identity,
+    pub(crate) registry: Arc<Registry>,
+    domains: Vec<Arc<dyn Domain>>,
+    addresses: Vec<SocketAddr>,
+    workers: Vec<Arc<Worker>>,
+    next_worker: AtomicUsize,
+    servers: Vec<Arc<Server>>,
+    pub(crate) control: Handle,
+    exposed: RwLock<HashMap<String, Region>>,
+    /// Peers that this side opened a session to.
+    pub(crate) peers: Mutex<Vec<Arc<Peer>>>,
+    /// Held while a session is opened.
+    pub(crate) opening: tokio::sync::Mutex<()>,
+    /// Sessions that peers opened to this side.
+    pub(crate) admitted: Mutex<HashMap<SessionId, Arc<Session>>>,
+    notifications: mpsc::Sender<Notification>,
+    receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
+    closed: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn descriptor(&self, name: &str) -> Option<RegionDescriptor> {
+        self.exposed.read().get(name).map(Region::describe)
+    }
+
+    pub(crate) fn queue_notification(
+        &self,
+        session: &Session,
+        name: String,
+        payload: Vec<u8>,
+    ) -> Result<(), &'static str> {
+        let notification = Notification { peer: session.peer, name, payload };
+        self.notifications.try_send(notification).map_err(|e| match e {
+            mpsc::error::TrySendError::Full(_) => "the queue of notifications is full; try again later",
+            mpsc::error::TrySendError::Closed(_) => "nobody takes notifications there any more",
+        })
+    }
+
+    pub(crate) fn next_worker(&self) -> Arc<Worker> {
+        let turn = self.next_worker.fetch_add(1, Ordering::Relaxed);
+        self.workers[turn % self.workers.len()].clone()
+    }
+
+    /// The serving thread that has all lanes of this session.
+    pub(crate) fn server_for(&self, session: SessionId) -> Option<&Arc<Server>> {
+        let count = self.servers.len() as u128;
+        if count == 0 { None } else { self.servers.get((session.0 % count) as usize) }
+    }
+
+    pub(crate) fn drop_session(&self, session: SessionId) {
+        if let Some(server) = self.server_for(session) {
+            server.drop_session(session);
+        }
+    }
+
+    /// An open session to whoever was reached at one of these addresses.
+    pub(crate) fn known_peer(
+        &self,
+        addresses: &[SocketAddr],
+        expected: Option<(PeerId, Incarnation)>,
+    ) -> Option<Arc<Peer>> {
+        let fits = |p: &&Arc<Peer>| match expected {
+            Some(wanted) => (p.id, p.incarnation) == wanted,
+            None => addresses.contains(&p.address),
+        };
+        self.peers.lock().iter().filter(|p| p.gone().is_none()).find(fits).cloned()
+    }
+
+    pub(crate) fn submit(self: &Arc<Self>, batch: Batch) -> Result<Transfer, Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        let state = batch.prepare(self)?;
+        for part in 0..state.parts.len() {
+            let worker = &state.parts[part].worker;
+            let command = Command::Submit { transfer: state.clone(), part };
+            if worker.submit(command).is_err() {
+                if part == 0 {
+                    return Err(Error::Full { limit: self.config.queued_transfers });
+                }
+                // Its other parts have begun: it is admitted, so this one waits for room.
+                worker.submit_always(Command::Submit { transfer: state.clone(), part });
+            }
+        }
+        Ok(Transfer { state })
+    }
+
+    async fn open(self: Arc<Self>, target: Target) -> Result<Segment, Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        let peer = control::reach(&self, &target).await?;
+        let (name, descriptor) = match target {
+            Target::Token(token) => (token.name, token.descriptor),
+            Target::Address { name, .. } => {
+                let wanted = name.clone();
+                let question = |request| Control::OpenSegment { request, name };
+                match peer.session.ask("opening a segment", self.config.control_timeout, question).await? {
+                    Control::Segment { descriptor, .. } => (wanted, descriptor),
+                    _ => {
+                        let what = "an answer of another kind than its question";
+                        return Err(orbit_te_wire::WireError::Invalid { what }.into());
+                    }
+                }
+            }
+        };
+        let key = self.domains[0].import(&descriptor)?;
+        Ok(Segment { inner: Arc::new(Inner { shared: self, peer, name, descriptor, key }) })
+    }
+}
+
+struct Threads {
+    control: ControlThread,
+    door: Option<Door>,
+    joins: Vec<JoinHandle<()>>,
+}
+
+struct Owner {
+    shared: Arc<Shared>,
+    threads: Mutex<Option<Threads>>,
+}
+
+/// A process's transfer engine. Cheap to clone; all clones are the same engine, and it ends with the last of them.
+///
+/// Its calls may come from any thread, inside of any async runtime or none; none of them needs one.
+#[derive(Clone)]
+pub struct Engine {
+    owner: Arc<Owner>,
+}
+
+/// Makes an [`Engine`].
+#[derive(Debug, Clone, Default)]
+pub struct EngineBuilder {
+    config: Config,
+}
+
+impl EngineBuilder {
+    /// Where to listen. Anywhere but on the loopback interface needs [`EngineBuilder::trust_network`].
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.config.listen = Some(address);
+        self
+    }
+
+    /// Does not listen: this engine reaches others and can't be reached.
+    pub fn no_listen(mut self) -> Self {
+        self.config.listen = None;
+        self
+    }
+
+    /// The word that every machine of the network may be trusted with the exposed memory.
+    pub fn trust_network(mut self, yes: bool) -> Self {
+        self.config.trust_network = yes;
+        self
+    }
+
+    /// The addresses that tokens name, instead of the one listened at.
+    pub fn advertise(mut self, addresses: Vec<SocketAddr>) -> Self {
+        self.config.advertise = addresses;
+        self
+    }
+
+    /// How long a transfer may take when it is not told otherwise.
+    pub fn deadline(mut self, after: Duration) -> Self {
+        self.config.deadline = after;
+        self
+    }
+
+    /// Threads for this engine's own transfers.
+    pub fn workers(mut self, count: usize) -> Self {
+        self.config.workers = count;
+        self
+    }
+
+    /// Settings of the TCP transport.
+    pub fn tcp(mut self, config: TcpConfig) -> Self {
+        self.config.tcp = config;
+        self
+    }
+
+    /// All settings at once.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Starts the engine. Takes a few milliseconds; nothing is sent to anybody.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Untrusted`], and [`Error::Transport`] when an address is in use or the system refuses
+    /// something.
+    pub fn start(self) -> Result<Engine, Error> {
+        Engine::start(self.config)
+    }
+}
+
+impl Engine {
+    /// Makes an engine with the default settings, unless they are changed.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+
+    fn start(config: Config) -> Result<Engine, Error> {
+        check(&config)?;
+        let identity = Identity::random()?;
+        let registry = Registry::new();
+        let domains: Vec<Arc<dyn Domain>> = vec![Arc::new(TcpDomain)];
+        let listener = config.listen.map(|at| Listener::bind(at, &config.tcp)).transpose()?;
+        let addresses = match &listener {
+            Some(listener) if config.advertise.is_empty() => reachable_at(listener.address()?)?,
+            _ => config.advertise.clone(),
+        };
+        let control = ControlThread::start()?;
+        let mut joins = Vec::new();
+        let mut workers = Vec::new();
+        let mut servers = Vec::new();
+        // What was started ends by itself when this function fails half-way: nobody holds it.
+        let result = (|| -> Result<(), Error> {
+            for n in 0..config.workers {
+                let transport = Box::new(TcpTransport::new(config.tcp, identity, &registry)?);
+                let (worker, join) = Worker::start(format!("orbit-te-work-{n}"), transport, &config)?;
+                workers.push(worker);
+                joins.push(join);
+            }
+            for n in 0..if listener.is_some() { config.serving_workers } else { 0 } {
+                let (server, join) =
+                    Server::start(format!("orbit-te-serve-{n}"), &config, identity, &registry)?;
+                servers.push(server);
+                joins.push(join);
+            }
+            Ok(())
+        })();
+        let (notifications, receiver) = mpsc::channel(config.queued_notifications.max(1));
+        let shared = Arc::new(Shared {
+            config,
+            identity,
+            registry,
+            domains,
+            addresses,
+            workers,
+            next_worker: AtomicUsize::new(0),
+            servers,
+            control: control.handle.clone(),
+            exposed: RwLock::new(HashMap::new()),
+            peers: Mutex::new(Vec::new()),
+            opening: tokio::sync::Mutex::new(()),
+            admitted: Mutex::new(HashMap::new()),
+            notifications,
+            receiver: Mutex::new(Some(receiver)),
+            closed: AtomicBool::new(false),
+        });
+        let door = listener.map(|listener| Door::open(listener, Arc::downgrade(&shared))).transpose();
+        let (failed, door) = match (result, door) {
+            (Ok(()), Ok(door)) => (None, door),
+            (Err(error), door) => (Some(error), door.ok().flatten()),
+            (Ok(()), Err(error)) => (Some(error), None),
+        };
+        let threads = Mutex::new(Some(Threads { control, door, joins }));
+        let engine = Engine { owner: Arc::new(Owner { shared, threads }) };
+        match failed {
+            // Dropping the engine ends the threads that did start.
+            Some(error) => Err(error),
+            None => {
+                let shared = engine.shared();
+                tracing::info!(peer = %shared.identity.peer, addresses = ?shared.addresses, "engine started");
+                Ok(engine)
+            }
+        }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.owner.shared
+    }
+
+    /// Its id, new with every start.
+    pub fn peer_id(&self) -> PeerId {
+        self.shared().identity.peer
+    }
+
+    /// Where peers reach it; none when it does not listen.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.shared().addresses.first().copied()
+    }
+
+    /// Registers memory with all transports, or with none.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn register(&self, backing: impl Into<Arc<Backing>>, access: Access) -> Result<Region, Error> {
+        let shared = self.shared();
+        let raw = shared.registry.register(backing, access)?;
+        Region::register(raw.clone(), &shared.domains).inspect_err(|_| {
+            // Nobody has had the region, so it has no lease to wait for.
+            let _ = shared.registry.retire(&raw, Duration::ZERO);
+        })
+    }
+
+    /// Withdraws a region: its segments are withdrawn, requests for it are refused from now on, and the call returns when none is
+    /// under way any more, at the latest after `limit`. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when requests are still under way at the limit; the memory is kept until they have ended.
+    pub fn retire(&self, region: &Region, limit: Duration) -> Result<(), Error> {
+        let shared = self.shared();
+        shared.exposed.write().retain(|_, r| r.id() != region.id());
+        shared.registry.retire(&region.raw, limit)?;
+        for (domain, key) in shared.domains.iter().zip(&region.keys.local) {
+            domain.deregister(&region.raw, *key)?;
+        }
+        Ok(())
+    }
+
+    /// Exposes a region to peers under a name, and gives the token by which it can also be reached.
+    ///
+    /// # Errors
+    /// [`Error::NameTaken`], [`Error::BadName`], [`Error::Config`] when the region gives peers no right or the engine does not
+    /// listen.
+    pub fn expose(&self, name: &str, region: &Region) -> Result<SegmentToken, Error> {
+        let shared = self.shared();
+        let bad = |why| Err(Error::BadName { name: name.to_string(), why });
+        if name.is_empty() {
+            return bad("it is empty");
+        }
+        if name.len() > MAX_NAME_BYTES {
+            return bad("it has more than 255 bytes");
+        }
+        if name.contains(['@', '\n']) {
+            return bad("`@` and line breaks have a meaning of their own in addresses");
+        }
+        if !region.access().is_remote() {
+            return Err(Error::Config("the region gives peers no right; register it with one".to_string()));
+        }
+        if shared.addresses.is_empty() {
+            return Err(Error::Config(
+                "this engine does not listen, so nobody could reach the segment".to_string(),
+            ));
+        }
+        let token = SegmentToken {
+            peer: shared.identity.peer,
+            incarnation: shared.identity.incarnation,
+            addresses: shared.addresses.clone(),
+            name: name.to_string(),
+            descriptor: region.describe(),
+        };
+        token.validate()?;
+        let mut exposed = shared.exposed.write();
+        if exposed.contains_key(name) {
+            return Err(Error::NameTaken(name.to_string()));
+        }
+        exposed.insert(name.to_string(), region.clone());
+        Ok(token)
+    }
+
+    /// Takes a segment's name back; whether there was one. Peers that have opened it keep their access until the region is retired
+    /// or revoked.
+    pub fn withdraw(&self, name: &str) -> bool {
+        self.shared().exposed.write().remove(name).is_some()
+    }
+
+    /// Makes all that peers know of a region stale, and returns when requests that were under way have ended. Peers open its
+    /// segment again to go on. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when requests are still under way at the limit.
+    pub fn revoke(&self, region: &Region, limit: Duration) -> Result<(), Error> {
+        self.shared().registry.revoke(&region.raw, limit)?;
+        Ok(())
+    }
+
+    /// Opens a peer's segment, by `HOST:PORT/NAME` or by a token.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`], [`Error::Wire`] for a bad token, [`Error::Unreachable`], [`Error::Refused`] (no such segment, say),
+    /// [`Error::OtherPeer`], [`Error::TimedOut`], [`Error::Closed`]; all of them come by the answer.
+    pub fn open(&self, segment: &str) -> Pending<Segment> {
+        const WHAT: &str = "opening a segment";
+        match target(segment) {
+            Err(error) => Pending::ready(WHAT, Err(error)),
+            Ok(target) => {
+                let (sender, pending) = Pending::new(WHAT);
+                let shared = self.shared().clone();
+                shared.control.clone().spawn(async move {
+                    // Nobody listens any more when the answer was given up.
+                    let _ = sender.send(shared.open(target).await);
+                });
+                pending
+            }
+        }
+    }
+
+    /// Begins to carry out a batch. Checks all of it first, and begins all of it or nothing.
+    ///
+    /// # Errors
+    /// [`Error::BadRequest`] with the first bad request's number, [`Error::PeerGone`], [`Error::Full`], [`Error::Memory`] for a
+    /// retired region, [`Error::Closed`]; nothing has started then.
+    pub fn submit(&self, batch: Batch) -> Result<Transfer, Error> {
+        self.shared().submit(batch)
+    }
+
+    /// Sends a notification to the owner of a segment; the answer comes when it stands in the owner's queue. In order with other
+    /// notifications to the same peer whose answers have come.
+    ///
+    /// # Errors
+    /// By the answer: [`Error::Refused`] (the queue is full, say), [`Error::PeerGone`], [`Error::TimedOut`].
+    pub fn notify(&self, owner_of: &Segment, name: &str, payload: &[u8]) -> Pending<()> {
+        const WHAT: &str = "a notification";
+        if let Err(error) = batch::check_notification(name, payload) {
+            return Pending::ready(WHAT, Err(error));
+        }
+        let (sender, pending) = Pending::new(WHAT);
+        let (segment, name, payload) = (owner_of.clone(), name.to_string(), payload.to_vec());
+        let limit = self.shared().config.control_timeout;
+        self.shared().control.spawn(async move {
+            // As above.
+            let _ = sender.send(batch::notify(&segment, name, payload, limit).await);
+        });
+        pending
+    }
+
+    /// The receiver of peers' notifications; none when it was taken before.
+    pub fn notifications(&self) -> Option<Notifications> {
+        self.shared().receiver.lock().take().map(|queue| Notifications { queue })
+    }
+
+    /// Shuts the engine down: takes no more work, fails transfers that are under way, tells peers, closes all connections, and ends
+    /// its threads. Blocks until that is done, which takes as long as peers need to fence, a few seconds at most.
+    pub fn shutdown(&self) {
+        let shared = self.shared();
+        shared.closed.store(true, Ordering::Release);
+        let Some(mut threads) = self.owner.threads.lock().take() else { return };
+        if let Some(door) = &mut threads.door {
+            door.close();
+        }
+        for peer in shared.peers.lock().iter() {
+            peer.session.goodbye("its engine was shut down");
+        }
+        for session in shared.admitted.lock().values() {
+            session.goodbye("its engine was shut down");
+        }
+        shared.workers.iter().for_each(|w| w.stop());
+        shared.servers.iter().for_each(|s| s.stop());
+        for join in threads.joins {
+            if join.join().is_err() {
+                tracing::error!("a thread of the engine panicked");
+            }
+        }
+        threads.control.stop();
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let threads = Mutex::new(self.threads.lock().take());
+        if threads.lock().is_some() {
+            // A handle for the time of the shutdown; it finds no threads when it is dropped itself.
+            Engine { owner: Arc::new(Owner { shared: self.shared.clone(), threads }) }.shutdown();
+        }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("peer", &self.peer_id())
+            .field("address", &self.address())
+            .finish_non_exhaustive()
+    }
+}
+
+fn check(config: &Config) -> Result<(), Error> {
+    if config.workers == 0 || config.serving_workers == 0 {
+        return Err(Error::Config("an engine needs at least one worker and one serving worker".to_string()));
+    }
+    if config.advertise.len() > MAX_ADDRESSES {
+        return Err(Error::Config(format!("at most {MAX_ADDRESSES} addresses can be advertised")));
+    }
+    if let Some(what) = config.tcp.limits.unworkable() {
+        return Err(Error::Config(what.to_string()));
+    }
+    match config.listen {
+        Some(at) if !at.ip().is_loopback() && !config.trust_network => Err(Error::Untrusted(at)),
+        _ => Ok(()),
+    }
+}
+
+/// The addresses at which a listener is reached: its own, or the host's where it listens at all of them.
+fn reachable_at(listening: SocketAddr) -> Result<Vec<SocketAddr>, Error> {
+    if !listening.ip().is_unspecified() {
+        return Ok(vec![listening]);
+    }
+    let all = nix::ifaddrs::getifaddrs().map_err(|e| {
+        Error::Config(format!("this host's addresses can't be listed: {e}; set those to advertise"))
+    })?;
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for address in all.filter_map(|a| a.address) {
+        let ip: Option<std::net::IpAddr> = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => Some(v4.ip().into()),
+            // A link-local address means nothing without the interface it belongs to.
+            (_, Some(v6)) if listening.is_ipv6() && !v6.ip().is_unicast_link_local() => Some(v6.ip().into()),
+            _ => None,
+        };
+        if let Some(ip) = ip {
+            found.push(SocketAddr::new(ip, listening.port()));
+        }
+    }
+    // Loopback last: it serves only peers on this host.
+    found.sort_by_key(|a| a.ip().is_loopback());
+    found.truncate(MAX_ADDRESSES);
+    Ok(found)
+}
+
+fn target(text: &str) -> Result<Target, Error> {
+    let bad = |why: &str| Error::BadAddress { text: text.to_string(), why: why.to_string() };
+    if text.trim_start().starts_with("otseg") {
+        return Ok(Target::Token(Box::new(text.parse::<SegmentToken>()?)));
+    }
+    let (host, name) = text.split_once('/').ok_or_else(|| bad("it has no `/` before the segment's name"))?;
+    if name.is_empty() {
+        return Err(bad("the segment's name is empty"));
+    }
+    if name.len() > MAX_NAME_BYTES {
+        return Err(bad("the segment's name has more than 255 bytes"));
+    }
+    let port = host.rsplit_once(':').map(|(_, port)| port).ok_or_else(|| bad("the port is missing"))?;
+    if port.parse::<u16>().is_err() {
+        return Err(bad("the port is no number from 0 to 65535"));
+    }
+    Ok(Target::Address { host: host.to_string(), name: name.to_string() })
+}

@@ -1,0 +1,172 @@
+//! What the engine's calls can answer besides success. Rule: an error names what broke, its first cause and, where there is one,
+//! the remedy.
+
+use orbit_te_memory::MemoryError;
+use orbit_te_transport::{OpError, OpErrorCode, TransportError};
+use orbit_te_wire::{PeerId, RefusalCode, WireError};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why a call on an engine failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration can't be used.
+    #[error("{0}")]
+    Config(String),
+    /// The engine would listen where strangers can reach it.
+    #[error(
+        "refusing to listen at {0}: the network's machines could reach this process's memory. Say that the network is \
+         trusted (`trust_network(true)`, `--trust-network`), or listen on the loopback interface"
+    )]
+    Untrusted(SocketAddr),
+    /// Memory could not be had, registered or retired.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A transport could not be opened, or a link not be made.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// A token or a message does not decode.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The address of a segment can't be understood.
+    #[error("`{text}` is no segment address: {why}; write HOST:PORT/NAME, or give a token")]
+    BadAddress {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No connection to a peer.
+    #[error("no connection to {address}: {cause}")]
+    Unreachable {
+        /// Where to.
+        address: String,
+        /// The first cause.
+        cause: String,
+    },
+    /// The peer refused.
+    #[error("the peer at {address} refused: {reason}")]
+    Refused {
+        /// Where.
+        address: String,
+        /// Its code, where it gave one.
+        code: Option<RefusalCode>,
+        /// Its words.
+        reason: String,
+    },
+    /// Another process answers where a peer was.
+    #[error("the owner of this token is gone: {found} answers where {expected} was; ask for a new token")]
+    OtherPeer {
+        /// Who was expected.
+        expected: PeerId,
+        /// Who answers.
+        found: PeerId,
+    },
+    /// The session with a peer has ended.
+    #[error("peer {peer} is gone: {cause}; open its segment again")]
+    PeerGone {
+        /// Which peer.
+        peer: PeerId,
+        /// Why.
+        cause: String,
+    },
+    /// The name is used already.
+    #[error("the name `{0}` is taken; withdraw the segment of that name first")]
+    NameTaken(String),
+    /// A name is not usable.
+    #[error("`{name}` can't be a name: {why}")]
+    BadName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A request does not fit the segment or its slice.
+    #[error("request {index}: {why}")]
+    BadRequest {
+        /// Which request of the batch.
+        index: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No more transfers fit now.
+    #[error("the engine holds as many transfers as it may ({limit}); wait for one to end")]
+    Full {
+        /// The limit.
+        limit: usize,
+    },
+    /// The call took longer than its limit.
+    #[error("{what} took longer than {limit:?}")]
+    TimedOut {
+        /// What.
+        what: &'static str,
+        /// The limit.
+        limit: Duration,
+    },
+    /// The engine is shut down.
+    #[error("the engine is shut down")]
+    Closed,
+}
+
+/// Why a transfer failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// A request failed; the first one that did.
+    #[error("request {request}: {error}{}", because(cause))]
+    Request {
+        /// Which request of the batch.
+        request: usize,
+        /// What went wrong.
+        error: OpError,
+        /// What is known of the cause.
+        cause: Option<Arc<str>>,
+    },
+    /// The deadline passed. The local memory can't be touched any more.
+    #[error(
+        "not done after {after:?}{}{}", because(cause),
+        if *fenced { "" } else { "; the peer could not be asked, so bytes of it may still land there" }
+    )]
+    Deadline {
+        /// The time it had.
+        after: Duration,
+        /// Whether the peer's memory can't be touched any more either.
+        fenced: bool,
+        /// What is known of the cause.
+        cause: Option<Arc<str>>,
+    },
+    /// It was cancelled. The local memory can't be touched any more.
+    #[error(
+        "cancelled{}",
+        if *fenced { "" } else { "; the peer could not be asked, so bytes of it may still land there" }
+    )]
+    Cancelled {
+        /// Whether the peer's memory can't be touched any more either.
+        fenced: bool,
+    },
+    /// The bytes are in place, but the notification bound to them was not taken.
+    #[error("the bytes are in place, but the notification was not delivered: {0}")]
+    Notification(Arc<str>),
+    /// The engine was shut down.
+    #[error("the engine is shut down")]
+    Closed,
+}
+
+impl TransferError {
+    /// The op error behind it, if a request failed.
+    pub fn op_error(&self) -> Option<OpError> {
+        if let TransferError::Request { error, .. } = self { Some(*error) } else { None }
+    }
+
+    /// The code of the op error behind it, if a request failed.
+    pub fn code(&self) -> Option<OpErrorCode> {
+        self.op_error().map(|e| e.code)
+    }
+}
+
+fn because(cause: &Option<Arc<str>>) -> String {
+    cause.as_ref().map_or_else(String::new, |c| format!(", because {c}"))
+}

@@ -1,0 +1,42 @@
+//! Notifications: bytes with a name from a peer. Rule: kept in order of arrival in a queue with a bound; a full queue refuses, and
+//! the sender is told.
+
+use crate::pending::block_on;
+use orbit_te_wire::PeerId;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Bytes with a name, from a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notification {
+    /// Who sent it.
+    pub peer: PeerId,
+    /// Its name.
+    pub name: String,
+    /// Its bytes.
+    pub payload: Vec<u8>,
+}
+
+/// The notifications that peers sent to this engine, in order per peer. There is one receiver an engine.
+#[derive(Debug)]
+pub struct Notifications {
+    pub(crate) queue: mpsc::Receiver<Notification>,
+}
+
+impl Notifications {
+    /// The next one; none when the engine is shut down and all were taken. Works in any async runtime. Dropping the future loses
+    /// nothing.
+    pub async fn recv(&mut self) -> Option<Notification> {
+        self.queue.recv().await
+    }
+
+    /// The next one if it is there already.
+    pub fn try_recv(&mut self) -> Option<Notification> {
+        self.queue.try_recv().ok()
+    }
+
+    /// Blocks the calling thread until one is there, at most for `limit`.
+    pub fn recv_for(&mut self, limit: Duration) -> Option<Notification> {
+        block_on(self.queue.recv(), Some(Instant::now() + limit)).flatten()
+    }
+}

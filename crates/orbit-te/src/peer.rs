@@ -1,0 +1,55 @@
+//! A peer as this engine reaches it: its session, its link, and what is known of their state. Rule: a peer is one life of one
+//! engine; when its session ends it is gone for good, and opening its segment again makes a new one.
+
+use crate::session::Session;
+use crate::worker::Worker;
+use orbit_te_transport::{LinkId, TransportError};
+use orbit_te_wire::{Incarnation, PeerId};
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What is known of a link.
+#[derive(Debug, Default)]
+pub(crate) struct LinkStatus {
+    cause: Mutex<Option<Arc<str>>>,
+}
+
+impl LinkStatus {
+    pub(crate) fn up(&self) {
+        *self.cause.lock() = None;
+    }
+
+    pub(crate) fn down(&self, error: &TransportError) {
+        self.fail(&error.to_string());
+    }
+
+    /// Keeps a cause that explains what comes after it.
+    pub(crate) fn fail(&self, cause: &str) {
+        *self.cause.lock() = Some(Arc::from(cause));
+    }
+
+    /// Why the link is down; none while it is up.
+    pub(crate) fn cause(&self) -> Option<Arc<str>> {
+        self.cause.lock().clone()
+    }
+}
+
+/// A peer with a session and a link.
+pub(crate) struct Peer {
+    pub(crate) id: PeerId,
+    pub(crate) incarnation: Incarnation,
+    /// The address that answered.
+    pub(crate) address: SocketAddr,
+    pub(crate) session: Arc<Session>,
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) link: LinkId,
+    pub(crate) status: Arc<LinkStatus>,
+}
+
+impl Peer {
+    /// Why it is gone, if it is.
+    pub(crate) fn gone(&self) -> Option<Arc<str>> {
+        self.session.gone()
+    }
+}

@@ -1,0 +1,147 @@
+//! Registered memory as the facade's users hold it: a region with the keys by which each transport knows it. Rule: the keys live
+//! as long as somebody can still use them.
+
+use crate::error::Error;
+use orbit_te_memory::{Access, Domain, LocalKey, MemoryError, Region as RawRegion};
+use orbit_te_wire::{RegionDescriptor, RegionId, TransportKey};
+use std::fmt;
+use std::sync::Arc;
+
+pub(crate) struct Keys {
+    /// In the order of the engine's transports.
+    pub(crate) local: Vec<LocalKey>,
+    pub(crate) remote: Vec<TransportKey>,
+}
+
+/// Registered memory. Cheap to clone; all clones are the same region.
+#[derive(Clone)]
+pub struct Region {
+    pub(crate) raw: RawRegion,
+    pub(crate) keys: Arc<Keys>,
+}
+
+impl Region {
+    /// Registers with every domain that takes this kind of memory, or with none.
+    pub(crate) fn register(raw: RawRegion, domains: &[Arc<dyn Domain>]) -> Result<Region, Error> {
+        let mut keys = Keys { local: Vec::new(), remote: Vec::new() };
+        for (at, domain) in domains.iter().enumerate() {
+            match domain.register(&raw) {
+                Ok(registered) => {
+                    keys.local.push(registered.local);
+                    if !registered.remote.is_empty() {
+                        let transport = domain.name().to_string();
+                        keys.remote.push(TransportKey { transport, bytes: registered.remote });
+                    }
+                }
+                Err(error) => {
+                    for (domain, key) in domains[..at].iter().zip(&keys.local) {
+                        if let Err(error) = domain.deregister(&raw, *key) {
+                            tracing::error!(%error, region = %raw.id(), "a registration could not be rolled back");
+                        }
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(Region { raw, keys: Arc::new(keys) })
+    }
+
+    /// Its number at this engine; never reused.
+    pub fn id(&self) -> RegionId {
+        self.raw.id()
+    }
+
+    /// Its length in bytes; never zero.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.raw.len()
+    }
+
+    /// Who may do what with it.
+    pub fn access(&self) -> Access {
+        self.raw.access()
+    }
+
+    /// How many requests, ours or peers', may touch it right now.
+    pub fn leases(&self) -> u64 {
+        self.raw.leases()
+    }
+
+    /// Copies `into.len()` bytes from `offset` on. Bytes that a peer writes meanwhile come old or new, in any mixture.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: outside of the region, length zero, or retired.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.raw.read_at(offset, into)
+    }
+
+    /// Copies `from` to `offset` on. A peer that reads meanwhile sees old and new bytes in any mixture.
+    ///
+    /// # Errors
+    /// As [`Region::read_at`].
+    pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), MemoryError> {
+        self.raw.write_at(offset, from)
+    }
+
+    /// A counted range of it, for requests.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: outside of the region, or length zero.
+    pub fn slice(&self, offset: u64, length: u64) -> Result<Slice, MemoryError> {
+        Ok(Slice { raw: self.raw.slice(offset, length)?, keys: self.keys.clone() })
+    }
+
+    /// All of it, for requests.
+    pub fn whole(&self) -> Slice {
+        Slice { raw: self.raw.whole(), keys: self.keys.clone() }
+    }
+
+    /// The region's own type of `orbit-te-memory`, for what only that has: its address and its backing.
+    pub fn raw(&self) -> &RawRegion {
+        &self.raw
+    }
+
+    pub(crate) fn describe(&self) -> RegionDescriptor {
+        self.raw.describe(self.keys.remote.clone())
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw.fmt(f)
+    }
+}
+
+/// A counted range of a region: what requests carry. It keeps the memory alive, and is no right to touch it.
+#[derive(Clone)]
+pub struct Slice {
+    pub(crate) raw: orbit_te_memory::Slice,
+    pub(crate) keys: Arc<Keys>,
+}
+
+impl Slice {
+    /// Its length in bytes; never zero.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.raw.len()
+    }
+
+    /// Where it begins in its region, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.raw.offset()
+    }
+
+    /// A range of this range.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: outside of the slice, or length zero.
+    pub fn slice(&self, offset: u64, length: u64) -> Result<Slice, MemoryError> {
+        Ok(Slice { raw: self.raw.slice(offset, length)?, keys: self.keys.clone() })
+    }
+}
+
+impl fmt::Debug for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw.fmt(f)
+    }
+}

@@ -1,0 +1,125 @@
+//! A peer's segment as this engine sees it, and requests to it. Rule: a request that does not fit is refused before anything
+//! starts.
+
+use crate::batch::Batch;
+use crate::engine::Shared;
+use crate::error::{Error, TransferError};
+use crate::peer::Peer;
+use crate::region::Slice;
+use crate::transfer::{Receipt, Transfer};
+use orbit_te_memory::RemoteKey;
+use orbit_te_transport::{OpKind, RemoteSpan};
+use orbit_te_wire::{Access, PeerId, RegionDescriptor};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// A peer's exposed memory. Cheap to clone. Stays usable while the peer's session lives; when the peer is gone, or has exposed
+/// other memory under the name, open it again.
+#[derive(Clone)]
+pub struct Segment {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) name: String,
+    pub(crate) descriptor: RegionDescriptor,
+    pub(crate) key: RemoteKey,
+}
+
+impl Segment {
+    /// Its name at the peer.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Its length in bytes; never zero.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.inner.descriptor.length
+    }
+
+    /// What its owner permits. The owner checks it again on every request.
+    pub fn access(&self) -> Access {
+        self.inner.descriptor.access
+    }
+
+    /// Who owns it.
+    pub fn peer(&self) -> PeerId {
+        self.inner.peer.id
+    }
+
+    /// Where its owner was reached.
+    pub fn address(&self) -> SocketAddr {
+        self.inner.peer.address
+    }
+
+    /// Begins to copy a slice of our memory to the segment's bytes from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::BadRequest`], [`Error::PeerGone`], [`Error::Full`], [`Error::Closed`]; nothing has started then.
+    pub fn write(&self, offset: u64, from: &Slice) -> Result<Transfer, Error> {
+        let mut batch = Batch::with_capacity(1);
+        batch.write(self, offset, from);
+        self.inner.shared.submit(batch)
+    }
+
+    /// Begins to copy the segment's bytes from `offset` on to a slice of our memory.
+    ///
+    /// # Errors
+    /// As [`Segment::write`].
+    pub fn read(&self, offset: u64, into: &Slice) -> Result<Transfer, Error> {
+        let mut batch = Batch::with_capacity(1);
+        batch.read(self, offset, into);
+        self.inner.shared.submit(batch)
+    }
+
+    /// [`Segment::write`] and [`Transfer::wait`] in one: blocks the calling thread until the bytes are in place or the default
+    /// deadline has passed.
+    ///
+    /// # Errors
+    /// As [`Segment::write`]; the inner result is the transfer's.
+    pub fn write_and_wait(&self, offset: u64, from: &Slice) -> Result<Result<Receipt, TransferError>, Error> {
+        Ok(self.write(offset, from)?.wait())
+    }
+
+    /// [`Segment::read`] and [`Transfer::wait`] in one.
+    ///
+    /// # Errors
+    /// As [`Segment::write`]; the inner result is the transfer's.
+    pub fn read_and_wait(&self, offset: u64, into: &Slice) -> Result<Result<Receipt, TransferError>, Error> {
+        Ok(self.read(offset, into)?.wait())
+    }
+
+    /// The remote end of a request, or what is wrong with it.
+    pub(crate) fn span(&self, kind: OpKind, offset: u64, length: u64) -> Result<RemoteSpan, String> {
+        let size = self.len();
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            return Err(format!(
+                "bytes {offset}..{offset}+{length} are outside of segment `{}` of {size} bytes",
+                self.name()
+            ));
+        }
+        let needed = match kind {
+            OpKind::Read => Access::REMOTE_READ,
+            OpKind::Write => Access::REMOTE_WRITE,
+        };
+        if !self.access().contains(needed) {
+            let verb = if kind == OpKind::Read { "read" } else { "written" };
+            return Err(format!("segment `{}` may not be {verb} by peers", self.name()));
+        }
+        Ok(RemoteSpan { offset: self.inner.descriptor.base_offset + offset, key: self.inner.key })
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment")
+            .field("name", &self.name())
+            .field("len", &self.len())
+            .field("peer", &self.peer())
+            .finish_non_exhaustive()
+    }
+}

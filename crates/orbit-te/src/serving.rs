@@ -1,0 +1,192 @@
+//! The threads that answer peers: one listens, the others serve data lanes. Rule: nothing here waits for a peer, and a stranger at
+//! the listening port delays no lane that stands.
+
+use crate::config::Config;
+use crate::control;
+use crate::engine::Shared;
+use crate::error::Error;
+use crate::sleeper::Sleeper;
+use orbit_te_memory::Registry;
+use orbit_te_tcp::{Identity, Incoming, Listener, TcpTransport};
+use orbit_te_transport::{Arm, Progress, Transport, TransportError};
+use orbit_te_wire::{Role, SessionId};
+use parking_lot::Mutex;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Lanes that wait to be taken by a serving thread.
+const MAX_INBOX: usize = 1024;
+
+enum Errand {
+    Adopt(Box<Incoming>),
+    Drop(SessionId),
+}
+
+/// One serving thread, as the others see it.
+pub(crate) struct Server {
+    inbox: Mutex<Vec<Errand>>,
+    /// Set with the inbox filled, so that an empty one costs the thread no lock.
+    mail: AtomicBool,
+    sleeper: Sleeper,
+    stop: AtomicBool,
+    spin: Duration,
+}
+
+impl Server {
+    /// A serving thread over a transport of its own.
+    pub(crate) fn start(
+        name: String,
+        config: &Config,
+        identity: Identity,
+        registry: &Registry,
+    ) -> Result<(Arc<Server>, JoinHandle<()>), Error> {
+        let io = |what: &'static str| move |source| TransportError::Io { what: what.to_string(), source };
+        let mut transport = TcpTransport::new(config.tcp, identity, registry)?;
+        let sleeper = Sleeper::new().map_err(io("a serving thread's event queue"))?;
+        if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(Instant::now()) {
+            watch(&sleeper, fd).map_err(io("watching a transport"))?;
+        }
+        let server = Arc::new(Server {
+            inbox: Mutex::new(Vec::new()),
+            mail: AtomicBool::new(false),
+            sleeper,
+            stop: AtomicBool::new(false),
+            spin: Duration::from_micros(config.spin_us),
+        });
+        let own = server.clone();
+        let thread = thread::Builder::new()
+            .name(name)
+            .spawn(move || own.run(transport))
+            .map_err(io("a serving thread"))?;
+        Ok((server, thread))
+    }
+
+    /// Serves this lane from now on.
+    pub(crate) fn adopt(&self, incoming: Incoming) {
+        if self.inbox.lock().len() >= MAX_INBOX {
+            return incoming.refuse("too many lanes wait to be taken; try again");
+        }
+        self.send(Errand::Adopt(Box::new(incoming)));
+    }
+
+    /// Closes a session's lanes.
+    pub(crate) fn drop_session(&self, session: SessionId) {
+        self.send(Errand::Drop(session));
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.sleeper.kick();
+    }
+
+    fn send(&self, errand: Errand) {
+        self.inbox.lock().push(errand);
+        self.mail.store(true, Ordering::Release);
+        self.sleeper.kick();
+    }
+
+    fn run(&self, mut transport: TcpTransport) {
+        let mut progress = Progress::with_capacity(1);
+        let mut now = Instant::now();
+        let mut quiet_since = now;
+        while !self.stop.load(Ordering::Acquire) {
+            let mail = self.mail.load(Ordering::Acquire) && self.take_mail(&mut transport, now);
+            if transport.poll(now, 1, &mut progress) || mail {
+                quiet_since = now;
+            } else if now - quiet_since >= self.spin {
+                if let Arm::Sleep { until, .. } = transport.arm(now) {
+                    self.sleeper.sleep(until);
+                }
+                quiet_since = Instant::now();
+            }
+            progress.clear();
+            now = Instant::now();
+        }
+        transport.close(now);
+    }
+
+    fn take_mail(&self, transport: &mut TcpTransport, now: Instant) -> bool {
+        self.mail.store(false, Ordering::Release);
+        let errands = std::mem::take(&mut *self.inbox.lock());
+        let any = !errands.is_empty();
+        for errand in errands {
+            match errand {
+                Errand::Adopt(incoming) => {
+                    if let Err(error) = transport.adopt(*incoming) {
+                        tracing::warn!(%error, "a lane was not taken");
+                    }
+                }
+                Errand::Drop(session) => transport.drop_session(session, now),
+            }
+        }
+        any
+    }
+}
+
+/// The thread that listens.
+pub(crate) struct Door {
+    waker: Arc<mio::Waker>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    pub(crate) fn open(listener: Listener, shared: Weak<Shared>) -> Result<Door, Error> {
+        let waker = listener.waker();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::Builder::new()
+            .name("orbit-te-listen".to_string())
+            .spawn(move || listen(listener, &shared, &stopped))
+            .map_err(|source| TransportError::Io { what: "the listening thread".to_string(), source })?;
+        Ok(Door { waker, stop, thread: Some(thread) })
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let _ = self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            if thread.join().is_err() {
+                tracing::error!("the listening thread panicked");
+            }
+        }
+    }
+}
+
+fn listen(mut listener: Listener, shared: &Weak<Shared>, stop: &AtomicBool) {
+    let mut incoming = Vec::new();
+    while !stop.load(Ordering::Acquire) {
+        if let Err(error) = listener.accept(Duration::from_secs(60), &mut incoming) {
+            tracing::error!(%error, "listening failed; trying again");
+            thread::sleep(Duration::from_millis(100));
+        }
+        for connection in incoming.drain(..) {
+            let Some(shared) = shared.upgrade() else { return };
+            match connection.hello.role {
+                Role::Control => {
+                    let weak = Arc::downgrade(&shared);
+                    shared.control.spawn(control::welcome(weak, connection));
+                }
+                Role::Lane { session, .. } => {
+                    let peer = shared.admitted.lock().get(&session).map(|s| s.peer);
+                    if peer != Some(connection.hello.peer) {
+                        connection
+                            .refuse("unknown session; the peer was restarted, or the control link has ended");
+                    } else if let Some(server) = shared.server_for(session) {
+                        server.adopt(connection);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn watch(sleeper: &Sleeper, fd: i32) -> std::io::Result<()> {
+    // SAFETY: the transport owns the descriptor and keeps it open while it lives, which is as long as the serving thread sleeps;
+    // a closed descriptor leaves the event queue by itself.
+    sleeper.watch(unsafe { BorrowedFd::borrow_raw(fd) })
+}

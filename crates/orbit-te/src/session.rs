@@ -1,0 +1,260 @@
+//! A control link: questions and answers, notifications, and signs of life. Rule: runs on the control thread; whoever asks from
+//! another thread gets its answer by a channel, and everybody who waits is told when the session ends.
+
+use crate::engine::Shared;
+use crate::error::Error;
+use orbit_te_wire::control::LENGTH_BYTES;
+use orbit_te_wire::{Control, PeerId, RefusalCode, SessionId};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+
+/// Messages that wait to be written; a peer that does not read them makes senders wait.
+const OUTGOING: usize = 256;
+/// Questions that wait for their answers.
+const MAX_WAITING: usize = 65_536;
+
+/// One side of a control link.
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) peer: PeerId,
+    pub(crate) address: SocketAddr,
+    control_bytes: usize,
+    outgoing: mpsc::Sender<Control>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Control>>>,
+    next: AtomicU64,
+    gone: OnceLock<Arc<str>>,
+}
+
+impl Session {
+    /// A session over a connection whose hello was answered, and the queue of its messages for [`run`].
+    pub(crate) fn new(
+        id: SessionId,
+        peer: PeerId,
+        address: SocketAddr,
+        control_bytes: u32,
+    ) -> (Arc<Session>, mpsc::Receiver<Control>) {
+        let (outgoing, queue) = mpsc::channel(OUTGOING);
+        let session = Session {
+            id,
+            peer,
+            address,
+            control_bytes: control_bytes as usize,
+            outgoing,
+            waiting: Mutex::new(HashMap::new()),
+            next: AtomicU64::new(1),
+            gone: OnceLock::new(),
+        };
+        (Arc::new(session), queue)
+    }
+
+    /// Why it has ended, if it has.
+    pub(crate) fn gone(&self) -> Option<Arc<str>> {
+        self.gone.get().cloned()
+    }
+
+    fn gone_error(&self) -> Error {
+        let cause = self.gone().map_or_else(|| "its session ended".to_string(), |c| c.to_string());
+        Error::PeerGone { peer: self.peer, cause }
+    }
+
+    /// Asks and waits for the answer. A refusal is an error.
+    pub(crate) async fn ask(
+        &self,
+        what: &'static str,
+        limit: Duration,
+        question: impl FnOnce(u64) -> Control,
+    ) -> Result<Control, Error> {
+        let request = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        {
+            let mut waiting = self.waiting.lock();
+            if self.gone.get().is_some() {
+                return Err(self.gone_error());
+            }
+            if waiting.len() >= MAX_WAITING {
+                return Err(Error::Full { limit: MAX_WAITING });
+            }
+            waiting.insert(request, sender);
+        }
+        let exchange = async {
+            self.outgoing.send(question(request)).await.map_err(|_| self.gone_error())?;
+            answer.await.map_err(|_| self.gone_error())
+        };
+        let answer = timeout(limit, exchange).await;
+        self.waiting.lock().remove(&request);
+        match answer {
+            Err(_) => Err(Error::TimedOut { what, limit }),
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(Control::Refused { code, reason, .. })) => {
+                Err(Error::Refused { address: self.address.to_string(), code: Some(code), reason })
+            }
+            Ok(Ok(answer)) => Ok(answer),
+        }
+    }
+
+    /// Says goodbye, if there is room for it.
+    pub(crate) fn goodbye(&self, reason: &str) {
+        let _ = self.outgoing.try_send(Control::Goodbye { reason: reason.to_string() });
+    }
+
+    fn answered(&self, request: u64, answer: Control) {
+        // An answer that nobody waits for any more came after its question's limit.
+        if let Some(sender) = self.waiting.lock().remove(&request) {
+            let _ = sender.send(answer);
+        }
+    }
+
+    fn end(&self, cause: &str) {
+        let _ = self.gone.set(Arc::from(cause));
+        self.waiting.lock().clear();
+    }
+}
+
+/// Runs a session until it ends; why it did.
+pub(crate) async fn run(
+    session: Arc<Session>,
+    stream: TcpStream,
+    queue: mpsc::Receiver<Control>,
+    shared: Weak<Shared>,
+    heartbeat: Duration,
+) -> Arc<str> {
+    let (reader, writer) = stream.into_split();
+    let cause = tokio::select! {
+        cause = read(&session, reader, &shared, heartbeat) => cause,
+        cause = write(&session, writer, queue) => cause,
+    };
+    session.end(&cause);
+    session.gone().unwrap_or_else(|| Arc::from(cause))
+}
+
+async fn write(session: &Session, mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Control>) -> String {
+    while let Some(message) = queue.recv().await {
+        let bytes = match message.encode(session.control_bytes) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::error!(%error, "a control message could not be written");
+                continue;
+            }
+        };
+        if let Err(error) = writer.write_all(&bytes).await {
+            return format!("writing to its control link failed: {error}");
+        }
+        if matches!(message, Control::Goodbye { .. }) {
+            let _ = writer.shutdown().await;
+            return "this engine closed the session".to_string();
+        }
+    }
+    "this engine closed the session".to_string()
+}
+
+async fn read(
+    session: &Session,
+    mut reader: OwnedReadHalf,
+    shared: &Weak<Shared>,
+    heartbeat: Duration,
+) -> String {
+    let heard = Arc::new(Mutex::new(Instant::now()));
+    let messages = async {
+        loop {
+            let message = match receive(&mut reader, session.control_bytes).await {
+                Ok(message) => message,
+                Err(cause) => return cause,
+            };
+            *heard.lock() = Instant::now();
+            if let Some(cause) = handle(session, message, shared).await {
+                return cause;
+            }
+        }
+    };
+    let alive = async {
+        loop {
+            tokio::time::sleep(heartbeat).await;
+            let silent = heard.lock().elapsed();
+            if silent >= 3 * heartbeat {
+                return format!(
+                    "it has been silent for {:.1} s although its connection stands; is the process stopped?",
+                    silent.as_secs_f32()
+                );
+            }
+            if silent >= heartbeat {
+                let request = session.next.fetch_add(1, Ordering::Relaxed);
+                // A full queue is a sign of its own: the next look finds out.
+                let _ = session.outgoing.try_send(Control::Ping { request });
+            }
+        }
+    };
+    tokio::select! {
+        cause = messages => cause,
+        cause = alive => cause,
+    }
+}
+
+async fn receive(reader: &mut OwnedReadHalf, limit: usize) -> Result<Control, String> {
+    let mut length = [0u8; LENGTH_BYTES];
+    reader.read_exact(&mut length).await.map_err(|e| match e.kind() {
+        io::ErrorKind::UnexpectedEof => "its process ended or closed the control link".to_string(),
+        _ => format!("its control link broke: {e}"),
+    })?;
+    let length = Control::decode_length(length, limit).map_err(|e| format!("it broke the protocol: {e}"))?;
+    // Grows with what has come, so that a length alone makes us allocate nothing.
+    let mut body = Vec::new();
+    let got = reader.take(length as u64).read_to_end(&mut body).await;
+    match got {
+        Ok(got) if got == length => {
+            Control::decode_body(&body).map_err(|e| format!("it broke the protocol: {e}"))
+        }
+        Ok(_) => Err("its control link ended inside a message".to_string()),
+        Err(e) => Err(format!("its control link broke: {e}")),
+    }
+}
+
+/// Takes one message; the cause, if it ends the session.
+async fn handle(session: &Session, message: Control, shared: &Weak<Shared>) -> Option<String> {
+    let refused =
+        |request, code, reason: &str| Control::Refused { request, code, reason: reason.to_string() };
+    let closed = |request| refused(request, RefusalCode::ShuttingDown, "the engine is shutting down");
+    let answer = match message {
+        Control::Ping { request } => Control::Pong { request },
+        Control::OpenSegment { request, name } => match shared.upgrade() {
+            None => closed(request),
+            Some(shared) => match shared.descriptor(&name) {
+                Some(descriptor) => Control::Segment { request, descriptor },
+                None => refused(
+                    request,
+                    RefusalCode::UnknownSegment,
+                    &format!("no segment is named `{name}` here"),
+                ),
+            },
+        },
+        Control::Notify { request, name, payload } => match shared.upgrade() {
+            None => closed(request),
+            Some(shared) => match shared.queue_notification(session, name, payload) {
+                Ok(()) => Control::NotifyDone { request },
+                Err(reason) => refused(request, RefusalCode::QueueFull, reason),
+            },
+        },
+        Control::Pong { request }
+        | Control::Segment { request, .. }
+        | Control::Refused { request, .. }
+        | Control::NotifyDone { request } => {
+            session.answered(request, message);
+            return None;
+        }
+        Control::Transport { .. } | Control::Reach { .. } => return None,
+        Control::Goodbye { reason } => return Some(format!("it closed the session: {reason}")),
+    };
+    if session.outgoing.send(answer).await.is_err() {
+        return Some("this engine closed the session".to_string());
+    }
+    None
+}

@@ -1,0 +1,55 @@
+//! Where threads sleep until a transport has something or somebody kicks them. Rule: any number of threads may sleep at once, and
+//! a kick that comes before the sleep is not lost.
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// Sleeps on a transport's descriptor and on its own.
+pub(crate) struct Sleeper {
+    epoll: Epoll,
+    kick: EventFd,
+}
+
+impl Sleeper {
+    pub(crate) fn new() -> io::Result<Sleeper> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let kick = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        // Edge-triggered: every kick ends one sleep, and nobody has to read the counter.
+        epoll.add(kick.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0))?;
+        Ok(Sleeper { epoll, kick })
+    }
+
+    /// Wakes sleepers while this descriptor is readable. It must stay open as long as the sleeper.
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
+        Ok(())
+    }
+
+    /// Ends a sleep, the present one or the next.
+    pub(crate) fn kick(&self) {
+        // Fails only when the counter is full, and then the sleeper is awake.
+        let _ = self.kick.write(1);
+    }
+
+    /// Sleeps until something is there, somebody kicks, or the time has come; also for no reason.
+    pub(crate) fn sleep(&self, until: Option<Instant>) {
+        let timeout = match until {
+            None => EpollTimeout::NONE,
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return;
+                }
+                // Rounded up, so that the time has come when the sleep ends.
+                let ms = (left + Duration::from_micros(999)).as_millis().min(60_000) as u16;
+                EpollTimeout::from(ms)
+            }
+        };
+        let mut events = [EpollEvent::empty(); 4];
+        // An interrupted or failed wait only makes the caller look again.
+        let _ = self.epoll.wait(&mut events, timeout);
+    }
+}

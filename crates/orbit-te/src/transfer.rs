@@ -1,0 +1,236 @@
+//! Transfers: the state that a worker counts down, and the handle by which a caller waits. Rule: a transfer ends exactly once;
+//! its leases are dropped before anybody is told; dropping the handle drops interest and nothing else.
+
+use crate::error::TransferError;
+use crate::pending::thread_waker;
+use crate::worker::Worker;
+use orbit_te_memory::Lease;
+use orbit_te_transport::Op;
+use parking_lot::Mutex;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// The record of a transfer that succeeded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// Bytes moved, all requests together.
+    pub bytes: u64,
+    /// How many requests there were.
+    pub requests: usize,
+    /// The transport that moved them.
+    pub route: &'static str,
+    /// From submitting to the last byte in place.
+    pub elapsed: Duration,
+}
+
+/// The requests that one worker carries out.
+pub(crate) struct Part {
+    pub(crate) worker: Arc<Worker>,
+    /// The token of each is its number in the batch.
+    pub(crate) ops: Vec<Op>,
+}
+
+/// Done once the data is in place, before the transfer ends. Called by a worker, so it may only hand work over.
+pub(crate) type Afterwards = Box<dyn FnOnce(Arc<TransferState>) + Send>;
+
+pub(crate) struct TransferState {
+    pub(crate) parts: Vec<Part>,
+    pub(crate) requests: usize,
+    pub(crate) submitted: Instant,
+    pub(crate) after: Duration,
+    pub(crate) deadline: Instant,
+    parts_left: AtomicUsize,
+    done: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    leases: Vec<Lease>,
+    afterwards: Option<Afterwards>,
+    bytes: u64,
+    error: Option<TransferError>,
+    result: Option<Result<Receipt, TransferError>>,
+    waker: Option<Waker>,
+}
+
+impl TransferState {
+    pub(crate) fn new(
+        parts: Vec<Part>,
+        leases: Vec<Lease>,
+        after: Duration,
+        afterwards: Option<Afterwards>,
+    ) -> Arc<TransferState> {
+        let submitted = Instant::now();
+        let far = Duration::from_secs(365 * 24 * 3600);
+        let inner = Inner { leases, afterwards, bytes: 0, error: None, result: None, waker: None };
+        Arc::new(TransferState {
+            requests: parts.iter().map(|p| p.ops.len()).sum(),
+            parts_left: AtomicUsize::new(parts.len()),
+            parts,
+            submitted,
+            after,
+            deadline: submitted.checked_add(after).unwrap_or(submitted + far),
+            done: AtomicBool::new(false),
+            inner: Mutex::new(inner),
+        })
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// A worker has finished its part: with so many bytes in place, and the first error if there was one.
+    pub(crate) fn part_done(self: &Arc<Self>, bytes: u64, error: Option<TransferError>) {
+        let mut inner = self.inner.lock();
+        inner.bytes += bytes;
+        if let Some(error) = error {
+            inner.error.get_or_insert(error);
+        }
+        if self.parts_left.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        // Nobody touches the memory any more: the leases go first.
+        inner.leases.clear();
+        let afterwards = inner.afterwards.take();
+        match (afterwards, inner.error.take()) {
+            (Some(afterwards), None) => {
+                drop(inner);
+                afterwards(self.clone());
+            }
+            (_, error) => {
+                drop(inner);
+                self.end(error);
+            }
+        }
+    }
+
+    /// The transfer ends.
+    pub(crate) fn end(&self, error: Option<TransferError>) {
+        let mut inner = self.inner.lock();
+        let receipt = Receipt {
+            bytes: inner.bytes,
+            requests: self.requests,
+            route: "tcp",
+            elapsed: self.submitted.elapsed(),
+        };
+        inner.result = Some(error.map_or(Ok(receipt), Err));
+        self.done.store(true, Ordering::Release);
+        let waker = inner.waker.take();
+        drop(inner);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Who is told when it ends; false when it has ended already.
+    pub(crate) fn on_done(&self, waker: &Waker) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.result.is_some() {
+            return false;
+        }
+        if !inner.waker.as_ref().is_some_and(|w| w.will_wake(waker)) {
+            inner.waker = Some(waker.clone());
+        }
+        true
+    }
+
+    fn result(&self) -> Option<Result<Receipt, TransferError>> {
+        self.inner.lock().result.clone()
+    }
+}
+
+/// A transfer under way. A plain [`Future`] for any executor; it can also be asked ([`Transfer::try_result`]) or waited for
+/// ([`Transfer::wait`], [`Transfer::wait_for`]). Every transfer ends, at the latest a little after its deadline.
+///
+/// Dropping the handle changes nothing for the transfer or its memory. A blocking wait lends the calling thread to the engine,
+/// so that an answer needs no hop between threads.
+#[must_use = "dropping the handle of a transfer drops its result; nothing waits for it"]
+pub struct Transfer {
+    pub(crate) state: Arc<TransferState>,
+}
+
+impl Transfer {
+    /// Whether it has ended.
+    pub fn is_done(&self) -> bool {
+        self.state.is_done()
+    }
+
+    /// How it ended, if it has.
+    pub fn try_result(&self) -> Option<Result<Receipt, TransferError>> {
+        if self.state.is_done() { self.state.result() } else { None }
+    }
+
+    /// Blocks the calling thread until it has ended.
+    ///
+    /// # Errors
+    /// [`TransferError`]: why it failed.
+    pub fn wait(&self) -> Result<Receipt, TransferError> {
+        loop {
+            // One wait of a year is as good as any.
+            if let Some(result) = self.wait_for(Duration::from_secs(365 * 24 * 3600)) {
+                return result;
+            }
+        }
+    }
+
+    /// Blocks the calling thread until it has ended, at most for `limit`; none at the limit, and the transfer goes on.
+    pub fn wait_for(&self, limit: Duration) -> Option<Result<Receipt, TransferError>> {
+        let until = Instant::now() + limit;
+        for part in &self.state.parts {
+            part.worker.drive(&self.state, until);
+        }
+        // What is left is not a worker's to do: the notification's way to the peer and back.
+        let waker = thread_waker();
+        while !self.state.is_done() && self.state.on_done(&waker) {
+            let left = until.checked_duration_since(Instant::now())?;
+            std::thread::park_timeout(left);
+        }
+        self.state.result()
+    }
+
+    /// Gives it up. It still ends by itself, soon, and only when neither side can touch the memory any more: as a success when
+    /// it was just about to, as [`TransferError::Cancelled`] otherwise.
+    pub fn cancel(&self) {
+        for part in &self.state.parts {
+            part.worker.cancel(&self.state);
+        }
+    }
+}
+
+impl Future for Transfer {
+    type Output = Result<Receipt, TransferError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.state.is_done() && self.state.on_done(context.waker()) {
+            for part in &self.state.parts {
+                part.worker.attend();
+            }
+            return Poll::Pending;
+        }
+        self.state.result().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if !self.state.is_done() {
+            for part in &self.state.parts {
+                part.worker.attend();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer")
+            .field("requests", &self.state.requests)
+            .field("done", &self.is_done())
+            .finish_non_exhaustive()
+    }
+}

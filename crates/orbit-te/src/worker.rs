@@ -1,0 +1,305 @@
+//! A worker: a core that one thread at a time drives, which is the worker's own thread or a caller who waits. Rule: somebody
+//! always watches while anything is in flight, and the core is never held by a thread that sleeps.
+//!
+//! A caller who waits lends its thread: it takes the core, steps and spins, so that an answer needs no hop between threads. The
+//! worker's own thread meanwhile keeps away ([`Worker::keep_away`]): it looks once a millisecond whether callers still drive, and
+//! takes over when they do not. Who leaves work that nobody will drive (a future that was polled, a handle that was dropped) calls
+//! [`Worker::attend`].
+
+use crate::config::Config;
+use crate::core::{Command, Core, DISPLACED_TICK};
+use crate::error::Error;
+use crate::pending::thread_waker;
+use crate::sleeper::Sleeper;
+use crate::transfer::TransferState;
+use crossbeam_queue::ArrayQueue;
+use orbit_te_transport::{Arm, Transport, TransportError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// The worker's thread is not asleep.
+const AWAKE: u64 = 0;
+/// The worker's thread sleeps until it is kicked.
+const FOREVER: u64 = u64::MAX;
+/// Looks without progress of callers after which the worker's thread takes its place again.
+const CALM_TICKS: u32 = 5;
+
+/// The longest sleep of a caller who drives.
+const DRIVER_NAP: Duration = Duration::from_millis(50);
+
+pub(crate) struct Worker {
+    core: Mutex<Core>,
+    ring: ArrayQueue<Command>,
+    sleeper: Sleeper,
+    spin: Duration,
+    /// Callers who drive or wait for their turn.
+    drivers: AtomicUsize,
+    /// Counts how often callers took the core.
+    drives: AtomicU64,
+    /// When the worker's thread wakes by itself, in nanoseconds since `epoch`; `AWAKE` or `FOREVER`.
+    asleep_until: AtomicU64,
+    epoch: Instant,
+    /// Callers who wait while another thread drives; the one who leaves wakes the first.
+    parked: Mutex<VecDeque<Thread>>,
+    away: Mutex<bool>,
+    called: Condvar,
+    stop: AtomicBool,
+}
+
+impl Worker {
+    /// A worker over this transport, and its thread.
+    pub(crate) fn start(
+        name: String,
+        mut transport: Box<dyn Transport>,
+        config: &Config,
+    ) -> Result<(Arc<Worker>, JoinHandle<()>), Error> {
+        let io = |what: &str| {
+            let what = what.to_string();
+            move |source| Error::Transport(TransportError::Io { what, source })
+        };
+        let sleeper = Sleeper::new().map_err(io("a worker's event queue"))?;
+        if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(Instant::now()) {
+            watch(&sleeper, fd).map_err(io("watching a transport"))?;
+        }
+        let worker = Arc::new(Worker {
+            core: Mutex::new(Core::new(transport)),
+            ring: ArrayQueue::new(config.queued_transfers.max(2)),
+            sleeper,
+            spin: Duration::from_micros(config.spin_us),
+            drivers: AtomicUsize::new(0),
+            drives: AtomicU64::new(0),
+            asleep_until: AtomicU64::new(AWAKE),
+            epoch: Instant::now(),
+            parked: Mutex::new(VecDeque::new()),
+            away: Mutex::new(false),
+            called: Condvar::new(),
+            stop: AtomicBool::new(false),
+        });
+        let own = worker.clone();
+        let thread =
+            thread::Builder::new().name(name).spawn(move || own.run()).map_err(io("a worker's thread"))?;
+        Ok((worker, thread))
+    }
+
+    /// Takes a command, begins with it on the calling thread if the core is free, and gives it back when the ring is full.
+    pub(crate) fn submit(&self, command: Command) -> Result<(), Command> {
+        self.ring.push(command)?;
+        // Whoever holds the core looks at the ring after letting go of it.
+        if let Some(mut core) = self.core.try_lock() {
+            core.feed(&self.ring, Instant::now());
+            self.let_go(core);
+        }
+        Ok(())
+    }
+
+    /// As [`Worker::submit`], for commands that must not be lost: waits for room.
+    pub(crate) fn submit_always(&self, mut command: Command) {
+        while let Err(back) = self.submit(command) {
+            command = back;
+            self.attend();
+            thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    pub(crate) fn cancel(&self, transfer: &Arc<TransferState>) {
+        if !transfer.is_done() {
+            self.submit_always(Command::Cancel(transfer.clone()));
+            self.attend();
+        }
+    }
+
+    /// Makes the worker's own thread watch, since no caller will.
+    pub(crate) fn attend(&self) {
+        let mut away = self.away.lock();
+        if std::mem::take(&mut *away) {
+            self.called.notify_one();
+        }
+    }
+
+    /// Ends the thread once every transfer is over.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.attend();
+        self.sleeper.kick();
+    }
+
+    /// Drives until the transfer is done or the time has come.
+    pub(crate) fn drive(&self, transfer: &TransferState, until: Instant) {
+        if transfer.is_done() {
+            return;
+        }
+        self.drivers.fetch_add(1, Ordering::AcqRel);
+        let mut now = Instant::now();
+        while !transfer.is_done() && now < until {
+            match self.core.try_lock() {
+                Some(core) => {
+                    let wake = self.spin(core, until, || transfer.is_done());
+                    // A stopped worker's thread closes the core; nothing else is to be done here.
+                    if !transfer.is_done() && !self.stop.load(Ordering::Acquire) {
+                        // Capped, since another thread's transfer may meanwhile need an earlier look.
+                        let nap = now + DRIVER_NAP;
+                        self.sleeper.sleep(Some(wake.map_or(until, |w| w.min(until)).min(nap)));
+                    }
+                }
+                None => self.wait_for_turn(transfer, until),
+            }
+            now = Instant::now();
+        }
+        self.drivers.fetch_sub(1, Ordering::AcqRel);
+        if let Some(next) = self.parked.lock().pop_front() {
+            next.unpark();
+        }
+    }
+
+    /// Steps until `enough`, or nothing has happened for the time of a spin; when to step again at the latest.
+    fn spin<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        until: Instant,
+        enough: impl Fn() -> bool,
+    ) -> Option<Instant> {
+        self.drives.fetch_add(1, Ordering::AcqRel);
+        let mut now = Instant::now();
+        let mut quiet_since = now;
+        while !enough() && now < until {
+            if core.step(&self.ring, now) {
+                quiet_since = now;
+            } else if now - quiet_since >= self.spin {
+                break;
+            }
+            now = Instant::now();
+        }
+        self.let_go(core)
+    }
+
+    /// Lets go of the core, and makes sure that somebody comes back to it in time; when that is.
+    fn let_go<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<Instant> {
+        loop {
+            let now = Instant::now();
+            let wake = match core.arm(now) {
+                Arm::Ready => Some(now),
+                Arm::Sleep { until, .. } => until,
+            };
+            drop(core);
+            let wake_ns = wake.map_or(FOREVER, |at| self.since_epoch(at));
+            if wake_ns < self.asleep_until.load(Ordering::SeqCst) {
+                self.sleeper.kick();
+            }
+            // Who pushed while the core was held relies on this look.
+            if self.ring.is_empty() {
+                return wake;
+            }
+            match self.core.try_lock() {
+                Some(again) => core = again,
+                None => return wake,
+            }
+            core.feed(&self.ring, Instant::now());
+        }
+    }
+
+    /// Waits while another thread drives.
+    fn wait_for_turn(&self, transfer: &TransferState, until: Instant) {
+        if !transfer.on_done(&thread_waker()) {
+            return;
+        }
+        let me = thread::current();
+        self.parked.lock().push_back(me.clone());
+        // Short, since whoever drove may have left before this thread stood in the queue.
+        let limit = until.saturating_duration_since(Instant::now()).min(DISPLACED_TICK);
+        thread::park_timeout(limit);
+        let mut parked = self.parked.lock();
+        if let Some(at) = parked.iter().position(|t| t.id() == me.id()) {
+            parked.remove(at);
+        }
+    }
+
+    fn run(&self) {
+        while !self.stop.load(Ordering::Acquire) {
+            if self.drivers.load(Ordering::Acquire) > 0 {
+                self.keep_away();
+                continue;
+            }
+            let Some(mut core) = self.core.try_lock_for(Duration::from_micros(50)) else {
+                self.keep_away();
+                continue;
+            };
+            let mut now = Instant::now();
+            let mut quiet_since = now;
+            loop {
+                if core.step(&self.ring, now) {
+                    quiet_since = now;
+                } else if core.is_idle() || now - quiet_since >= self.spin {
+                    break;
+                }
+                if self.drivers.load(Ordering::Acquire) > 0 || self.stop.load(Ordering::Acquire) {
+                    break;
+                }
+                now = Instant::now();
+            }
+            let Arm::Sleep { until, .. } = core.arm(now) else { continue };
+            self.asleep_until.store(until.map_or(FOREVER, |at| self.since_epoch(at)), Ordering::SeqCst);
+            drop(core);
+            // A command that came before the line above finds this thread awake here; a later one kicks.
+            if self.ring.is_empty() && !self.stop.load(Ordering::Acquire) {
+                self.sleeper.sleep(until);
+            }
+            self.asleep_until.store(AWAKE, Ordering::SeqCst);
+        }
+        self.finish();
+    }
+
+    /// Leaves the core to callers until they have stopped driving or somebody calls.
+    fn keep_away(&self) {
+        let mut calm = 0;
+        let mut away = self.away.lock();
+        *away = true;
+        while *away && calm < CALM_TICKS && !self.stop.load(Ordering::Acquire) {
+            let before = self.drives.load(Ordering::Acquire);
+            self.called.wait_for(&mut away, DISPLACED_TICK);
+            let calm_now =
+                self.drives.load(Ordering::Acquire) == before && self.drivers.load(Ordering::Acquire) == 0;
+            calm = if calm_now { calm + 1 } else { 0 };
+        }
+        *away = false;
+    }
+
+    /// Closes the core and drives it until nothing is left.
+    fn finish(&self) {
+        self.core.lock().close(&self.ring, Instant::now());
+        loop {
+            let mut core = self.core.lock();
+            let now = Instant::now();
+            core.feed(&self.ring, now);
+            let any = core.step(&self.ring, now);
+            if core.is_idle() && self.ring.is_empty() {
+                return;
+            }
+            let wake = match core.arm(now) {
+                Arm::Ready => Some(now),
+                Arm::Sleep { until, .. } => until,
+            };
+            drop(core);
+            if !any {
+                let soon = now + DISPLACED_TICK;
+                self.sleeper.sleep(Some(wake.map_or(soon, |w| w.min(soon))));
+            }
+        }
+    }
+
+    fn since_epoch(&self, at: Instant) -> u64 {
+        // Never `AWAKE`: a time in the past is as good as the first nanosecond.
+        (at.saturating_duration_since(self.epoch).as_nanos() as u64).clamp(1, FOREVER - 1)
+    }
+}
+
+#[allow(unsafe_code)]
+fn watch(sleeper: &Sleeper, fd: i32) -> std::io::Result<()> {
+    // SAFETY: the transport owns the descriptor and keeps it open while it lives; it lives in the core, which is dropped with
+    // the sleeper's worker, and a closed descriptor leaves the event queue by itself.
+    sleeper.watch(unsafe { BorrowedFd::borrow_raw(fd) })
+}

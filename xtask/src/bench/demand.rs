@@ -1,0 +1,226 @@
+//! What is demanded of the engine, as ratios to others measured in the same run. Rule: a ratio is made within a round;
+//! its value is the median over the rounds. What was not measured is said to be, and is neither passed nor failed.
+
+use super::plan::{Case, KIB, MIB, Op, Point};
+use super::sample::{Sample, median};
+use serde::{Serialize, Serializer};
+use std::fmt;
+
+const OURS: &str = "orbit-te";
+const RAW: &str = "raw";
+/// Raw sockets, held against another case than the same one.
+const STREAM: &str = "raw stream";
+const OTHERS: [&str; 3] = ["mooncake", "nixl", "dlslime"];
+const DEPTH: usize = 16;
+
+/// Where a value has to be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Limit {
+    AtLeast(f64),
+    AtMost(f64),
+    Above(f64),
+    Below(f64),
+}
+
+impl Limit {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Limit::AtLeast(x) => value >= x,
+            Limit::AtMost(x) => value <= x,
+            Limit::Above(x) => value > x,
+            Limit::Below(x) => value < x,
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sign, x) = match self {
+            Limit::AtLeast(x) => ("≥", x),
+            Limit::AtMost(x) => ("≤", x),
+            Limit::Above(x) => (">", x),
+            Limit::Below(x) => ("<", x),
+        };
+        f.pad(&format!("{sign} {x}"))
+    }
+}
+
+impl Serialize for Limit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A demand and what was found.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Verdict {
+    pub(super) demand: String,
+    pub(super) against: String,
+    pub(super) limit: Limit,
+    pub(super) value: Option<f64>,
+    pub(super) min: Option<f64>,
+    pub(super) max: Option<f64>,
+    pub(super) rounds: usize,
+    /// None where it was not measured.
+    pub(super) pass: Option<bool>,
+}
+
+impl Verdict {
+    fn new(demand: String, against: &str, limit: Limit, values: Vec<f64>) -> Verdict {
+        let value = median(values.iter().copied());
+        Verdict {
+            demand,
+            against: against.into(),
+            limit,
+            value,
+            min: values.iter().copied().reduce(f64::min),
+            max: values.iter().copied().reduce(f64::max),
+            rounds: values.len(),
+            pass: value.map(|v| limit.holds(v)),
+        }
+    }
+}
+
+/// What is measured of the engine beside repetitions; none where it could not be.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Facts {
+    /// The larger of both processes' peaks, beside the user's buffer.
+    pub(super) beside_bytes: Option<f64>,
+    /// Both processes together.
+    pub(super) idle_cpu_s: Option<f64>,
+}
+
+/// What a comparison is about.
+#[derive(Debug, Clone, Copy)]
+enum Metric {
+    Throughput,
+    Median,
+    Cpu,
+}
+
+impl Metric {
+    fn of(self, sample: &Sample) -> Option<f64> {
+        match self {
+            Metric::Throughput => Some(sample.gib_per_s),
+            Metric::Median => sample.p50_us,
+            Metric::Cpu => sample.cpu_s_per_gib,
+        }
+    }
+}
+
+/// The same case with many submissions in flight, over the whole buffer.
+pub(super) fn deep(op: Op, block: usize) -> Case {
+    Case { op, block, batch: 1, depth: DEPTH, hot: false }
+}
+
+/// The same again, always the same bytes.
+pub(super) fn deep_hot(op: Op, block: usize) -> Case {
+    Case { hot: true, ..deep(op, block) }
+}
+
+/// The raw stream beside which [`deep`] is measured.
+pub(super) fn is_stream(case: Case) -> bool {
+    case.block == 64 * KIB && case.batch == 128
+}
+
+pub(super) fn is_large(case: Case) -> bool {
+    case.batch == 1 && case.block >= MIB
+}
+
+/// The demands on `points`, judged.
+pub(super) fn judge(samples: &[Sample], points: &[Point], facts: Facts) -> Vec<Verdict> {
+    let mut all = Vec::new();
+    let against = |what: &str, metric: Metric, ours: Case, peer: &str, theirs: Case, limit| {
+        let find = |name: &str, case, round| {
+            samples.iter().find(|s| s.peer == name && s.case() == case && s.round == round)
+        };
+        let name = if peer == STREAM { RAW } else { peer };
+        let ratio = |s: &Sample| Some(metric.of(s)? / metric.of(find(name, theirs, s.round)?)?);
+        let mine = samples.iter().filter(|s| s.peer == OURS && s.case() == ours);
+        Verdict::new(format!("{ours}: {what}"), peer, limit, mine.filter_map(ratio).collect())
+    };
+    for op in [Op::Write, Op::Read] {
+        for point in points {
+            let case = Case::plain(op, *point);
+            if is_large(case) {
+                all.push(against("throughput", Metric::Throughput, case, RAW, case, Limit::AtLeast(1.0)));
+                for peer in OTHERS {
+                    let limit = if peer == "mooncake" { Limit::AtLeast(1.4) } else { Limit::Above(1.0) };
+                    all.push(against("throughput", Metric::Throughput, case, peer, case, limit));
+                }
+                let hot = deep_hot(op, case.block);
+                let limit = Limit::AtLeast(0.9);
+                all.push(against("throughput", Metric::Throughput, hot, "ucx_perftest", hot, limit));
+            } else if case.batch == 1 {
+                all.push(against("p50", Metric::Median, case, RAW, case, Limit::AtMost(1.25)));
+                for peer in OTHERS {
+                    all.push(against("p50", Metric::Median, case, peer, case, Limit::Below(1.0)));
+                }
+                let mine = samples.iter().filter(|s| s.peer == OURS && s.case() == case);
+                let tails = mine.filter_map(|s| Some(s.p99_us? / s.p50_us?)).collect();
+                all.push(Verdict::new(format!("{case}: p99"), "own p50", Limit::AtMost(4.0), tails));
+            } else if is_stream(case) {
+                let limit = Limit::AtLeast(0.9);
+                all.push(against("throughput", Metric::Throughput, case, RAW, case, limit));
+                let deep = deep(op, case.block);
+                all.push(against("throughput", Metric::Throughput, deep, STREAM, case, limit));
+            }
+            all.push(against("CPU s/GiB", Metric::Cpu, case, RAW, case, Limit::AtMost(1.1)));
+        }
+    }
+    let mib = facts.beside_bytes.map(|b| b / MIB as f64);
+    let memory = "memory beside the user's, MiB".into();
+    all.push(Verdict::new(memory, "", Limit::Below(32.0), mib.into_iter().collect()));
+    let idle = "CPU of an idle pair in 2 s, s".into();
+    all.push(Verdict::new(idle, "", Limit::AtMost(0.002), facts.idle_cpu_s.into_iter().collect()));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::POINTS;
+    use super::super::sample::tests::sample;
+    use super::*;
+
+    fn verdict<'a>(all: &'a [Verdict], demand: &str, against: &str) -> &'a Verdict {
+        all.iter().find(|v| v.demand == demand && v.against == against).unwrap()
+    }
+
+    #[test]
+    fn ratios_are_made_within_a_round() {
+        let case = Case { op: Op::Write, block: MIB, batch: 1, depth: 1, hot: false };
+        // The machine was twice as fast in round 2: a ratio of medians would be wrong, one by round is not.
+        let samples = [
+            sample("raw", case, 1, 2.0),
+            sample(OURS, case, 1, 2.2),
+            sample("raw", case, 2, 4.0),
+            sample(OURS, case, 2, 4.4),
+            sample(OURS, case, 3, 1.0),
+        ];
+        let all = judge(&samples, &POINTS, Facts::default());
+        let found = verdict(&all, "write 1 MiB: throughput", "raw");
+        assert_eq!((found.value, found.rounds, found.pass), (Some(1.1), 2, Some(true)));
+        assert_eq!(verdict(&all, "write 1 MiB: throughput", "mooncake").pass, None);
+        assert_eq!(verdict(&all, "write 1 MiB: CPU s/GiB", "raw").value, Some(1.0));
+        assert_eq!(verdict(&all, "read 1 MiB: throughput", "raw").pass, None);
+    }
+
+    #[test]
+    fn depth_is_held_against_the_stream() {
+        let stream = Case { op: Op::Read, block: 64 * KIB, batch: 128, depth: 1, hot: false };
+        let samples = [sample("raw", stream, 1, 4.0), sample(OURS, deep(Op::Read, 64 * KIB), 1, 3.0)];
+        let all = judge(&samples, &POINTS, Facts::default());
+        let found = verdict(&all, "read 64 KiB, depth 16: throughput", "raw stream");
+        assert_eq!((found.value, found.pass), (Some(0.75), Some(false)));
+    }
+
+    #[test]
+    fn tails_memory_and_idling() {
+        let case = Case { op: Op::Read, block: 4 * KIB, batch: 1, depth: 1, hot: false };
+        let facts = Facts { beside_bytes: Some(32.0 * MIB as f64), idle_cpu_s: Some(0.0) };
+        let all = judge(&[sample(OURS, case, 1, 1.0)], &POINTS, facts);
+        assert_eq!(verdict(&all, "read 4 KiB: p99", "own p50").value, Some(3.0));
+        assert_eq!(verdict(&all, "memory beside the user's, MiB", "").pass, Some(false));
+        assert_eq!(verdict(&all, "CPU of an idle pair in 2 s, s", "").pass, Some(true));
+    }
+}

@@ -1,0 +1,202 @@
+//! `cargo xtask bench`: the engine, plain sockets and other engines over loopback, in interleaved rounds, judged by ratios
+//! within a round. [`rounds`] is the schedule, [`demand`] what is asked of the engine, [`worker`] what a process does.
+
+mod demand;
+mod engine;
+mod machine;
+mod pair;
+mod peers;
+mod plan;
+mod quiet;
+mod raw;
+mod report;
+mod rounds;
+mod sample;
+mod ucx;
+mod usage;
+mod worker;
+
+use anyhow::{Context, bail};
+use demand::{Facts, Verdict};
+use plan::{POINTS, Point};
+use sample::Summary;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The exit status of `--check` when a demand is not met.
+const UNMET: i32 = 3;
+const IDLE_SPAN: Duration = Duration::from_secs(2);
+
+/// Arguments of `cargo xtask bench`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    /// Folder with other engines' workers and their setup.sh: measure them, and ucx_perftest, too.
+    #[arg(long, value_name = "DIR")]
+    peers: Option<PathBuf>,
+    /// Where the other engines are installed, once [default: orbit-te/peers in the user's cache folder].
+    #[arg(long, value_name = "DIR", requires = "peers")]
+    peers_root: Option<PathBuf>,
+    /// Rounds of each point.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    reps: u16,
+    /// Timed part of one repetition.
+    #[arg(long, default_value_t = 0.3)]
+    seconds: f64,
+    /// Block sizes and how many blocks make one submission, such as 4K:1,64K:128 [default: all that are judged].
+    #[arg(long, value_delimiter = ',')]
+    points: Vec<Point>,
+    /// Only these engines, such as raw,orbit-te,nixl,ucx_perftest.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    only: Vec<String>,
+    /// Seconds to wait, in all, for the machine to be quiet.
+    #[arg(long, default_value_t = 300.0)]
+    wait: f64,
+    /// Folder for every sample (raw.jsonl), medians (results.jsonl), demands (demands.jsonl), the tables (table.txt) and
+    /// what workers print (NAME.log).
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print JSON lines: medians, then demands. The tables go to stderr.
+    #[arg(long)]
+    json: bool,
+    /// Write the tables as markdown, with the machine and the revision.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Exit with status 3 unless every demand that was measured is met, and every demand against raw was measured.
+    #[arg(long)]
+    check: bool,
+}
+
+/// Arguments of a worker.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WorkerArgs {
+    #[arg(long)]
+    engine: EngineKind,
+    #[arg(long)]
+    role: engine::Role,
+}
+
+/// The engines of this program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum EngineKind {
+    /// Plain blocking sockets.
+    Raw,
+    /// This project's engine.
+    OrbitTe,
+}
+
+/// Serves one side of a pair until stdin ends.
+pub(crate) fn run_worker(args: &WorkerArgs) -> anyhow::Result<()> {
+    worker::run(args.engine, args.role)
+}
+
+/// Measures, prints, judges. Ends the process with a status of its own where `--check` finds a demand unmet.
+pub(crate) fn run(args: BenchArgs) -> anyhow::Result<()> {
+    if cfg!(debug_assertions) {
+        return run_optimized();
+    }
+    let out = args
+        .out
+        .clone()
+        .unwrap_or_else(|| std::env::temp_dir().join(format!("orbit-te-bench-{}", std::process::id())));
+    std::fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+    let (records, verdicts, failures) = measure(&args, &out)?;
+
+    let machine = machine::Machine::here(args.reps.into(), args.seconds);
+    let text = report::plain(&machine, &records, &verdicts, &failures);
+    std::fs::write(out.join("table.txt"), &text)?;
+    lines(File::create(out.join("results.jsonl"))?, &records)?;
+    lines(File::create(out.join("demands.jsonl"))?, &verdicts)?;
+    if let Some(file) = &args.markdown {
+        let text = report::markdown(&machine, &records, &verdicts);
+        std::fs::write(file, text).with_context(|| file.display().to_string())?;
+    }
+    if args.json {
+        eprintln!("{text}");
+        lines(io::stdout().lock(), &records)?;
+        lines(io::stdout().lock(), &verdicts)?;
+    } else {
+        println!("{text}");
+    }
+    eprintln!("bench: samples and logs are in {}", out.display());
+    if let Some(r) = records.iter().find(|r| r.verified == Some(false)) {
+        bail!("{} moved wrong bytes: {} of {} bytes", r.peer, r.op, r.block_bytes);
+    }
+    let unmet = |v: &Verdict| v.pass == Some(false) || (v.pass.is_none() && v.against.starts_with("raw"));
+    if args.check && verdicts.iter().any(unmet) {
+        std::process::exit(UNMET);
+    }
+    Ok(())
+}
+
+type Found = (Vec<Summary>, Vec<Verdict>, Vec<String>);
+
+fn measure(args: &BenchArgs, out: &Path) -> anyhow::Result<Found> {
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|n| n == name);
+    let mut launches = Vec::new();
+    for name in peers::OWN.into_iter().filter(|name| wanted(name)) {
+        launches.push(peers::own(name)?);
+    }
+    let (mut failures, mut ucx) = (Vec::new(), None);
+    if let Some(scripts) = &args.peers {
+        let scripts = scripts.canonicalize().with_context(|| scripts.display().to_string())?;
+        let root = args.peers_root.clone().map_or_else(peers::default_root, Ok)?;
+        peers::install(&scripts, &root)?;
+        launches.extend(peers::others(&scripts, &root).into_iter().filter(|l| wanted(&l.name)));
+        if wanted("ucx_perftest") {
+            match ucx::Ucx::find(&root) {
+                Ok(found) => ucx = Some(found),
+                Err(e) => failures.push(format!("ucx_perftest: {e:#}")),
+            }
+        }
+    }
+    let mut pairs = Vec::new();
+    for launch in launches {
+        let name = launch.name.clone();
+        match pair::Pair::start(launch, out) {
+            Ok(pair) => pairs.push(pair),
+            Err(e) => failures.push(format!("{name} did not start: {e:#}; its log is in {}", out.display())),
+        }
+    }
+    for failure in &failures {
+        eprintln!("bench: failed: {failure}");
+    }
+    let points = if args.points.is_empty() { POINTS.to_vec() } else { args.points.clone() };
+    let mut raw = File::create(out.join("raw.jsonl"))?;
+    let quiet = quiet::Quiet::new(Duration::try_from_secs_f64(args.wait)?);
+    let (seconds, samples) = (args.seconds, Vec::new());
+    let mut rounds = rounds::Rounds { pairs, ucx, quiet, seconds, raw: &mut raw, samples, failures };
+    rounds.run(&points, args.reps.into())?;
+    let facts = facts(&mut rounds)?;
+    let verdicts = demand::judge(&rounds.samples, &points, facts);
+    Ok((sample::summarize(&rounds.samples), verdicts, rounds.failures))
+}
+
+/// What is asked of our pair after all rounds, so that its memory has seen every size.
+fn facts(rounds: &mut rounds::Rounds<'_>) -> anyhow::Result<Facts> {
+    let Some(pair) = rounds.pairs.iter_mut().find(|p| p.launch.name == "orbit-te") else {
+        return Ok(Facts::default());
+    };
+    let (target, initiator) = pair.beside_bytes()?;
+    Ok(Facts { beside_bytes: Some(target.max(initiator)), idle_cpu_s: Some(pair.idle_cpu_s(IDLE_SPAN)?) })
+}
+
+fn lines<T: serde::Serialize>(mut to: impl Write, records: &[T]) -> anyhow::Result<()> {
+    for record in records {
+        writeln!(to, "{}", serde_json::to_string(record)?)?;
+    }
+    Ok(())
+}
+
+/// The same command again from a build with optimizations: nothing else is worth measuring.
+fn run_optimized() -> anyhow::Result<()> {
+    use std::os::unix::process::CommandExt;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command
+        .args(["run", "--quiet", "--release", "--package", "xtask", "--"])
+        .args(std::env::args_os().skip(1));
+    eprintln!("bench: building with optimizations");
+    Err(command.exec()).context("cargo can't be started")
+}
