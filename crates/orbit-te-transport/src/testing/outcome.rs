@@ -3,7 +3,7 @@
 //! - Success: every byte is there now.
 //! - Refused: nothing changed, which the next [`Harness::verify`] finds out.
 //! - Failed half-way: each byte is old or new. Where the op is known to have ended at that side, it stays as it is now;
-//!   otherwise (a write whose link broke) it may still turn from old to new.
+//!   otherwise (a write that could not be fenced) it may still turn from old to new.
 //!
 //! It does not check which codes fit which fault; rows do.
 
@@ -72,7 +72,8 @@ impl Harness<'_> {
         if is_refusal(code) && !matches!(code, OpErrorCode::NoLink) {
             return;
         }
-        if op.kind == OpKind::Write && code != OpErrorCode::Cancelled {
+        let fenced = matches!(code, OpErrorCode::Cancelled | OpErrorCode::LinkBroken);
+        if op.kind == OpKind::Write && !fenced {
             self.memories[to.mem.0].allow(to.offset, new);
             return;
         }
