@@ -229,7 +229,7 @@ impl TcpTransport {
         let Some(state) = self.ops.get_mut(op) else { return true };
         let limit = self.config.chunk_bytes.max(1).min(part_limit(asking.limits.payload_bytes));
         let length = state.unassigned().min(limit);
-        let [region, generation, key] = state.op.remote.key.0;
+        let [region, generation, key, _] = state.op.remote.key.0;
         let address = state.op.local.address + state.assigned;
         let kind = state.op.kind;
         let frame = Frame {

@@ -1,6 +1,8 @@
 //! TCP passes the transport contract's suite: as it comes, and with settings under which everything happens in the middle of
 //! something else.
 
+#![allow(clippy::unwrap_used)]
+
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_tcp::{Identity, Listener, TcpAddress, TcpConfig, TcpDomain, TcpTransport};
 use orbit_te_transport::testing::{Pair, Side};
@@ -54,7 +56,12 @@ impl TcpPair {
     fn new(config: TcpConfig) -> TcpPair {
         let here = side();
         let initiator = TcpTransport::new(config, Identity::random().unwrap(), &here.registry).unwrap();
-        TcpPair { initiator, here, targets: [Target::new(config), Target::new(config)], links: HashMap::new() }
+        TcpPair {
+            initiator,
+            here,
+            targets: [Target::new(config), Target::new(config)],
+            links: HashMap::new(),
+        }
     }
 
     fn link(&mut self, to: usize) -> LinkId {
@@ -148,7 +155,13 @@ mod spread {
     use super::*;
 
     fn pair() -> TcpPair {
-        TcpPair::new(TcpConfig { lanes: 8, chunk_bytes: 30_000, lane_fill_bytes: 1, max_ops: 64, ..patient() })
+        TcpPair::new(TcpConfig {
+            lanes: 8,
+            chunk_bytes: 30_000,
+            lane_fill_bytes: 1,
+            max_ops: 64,
+            ..patient()
+        })
     }
 
     orbit_te_transport::conformance_tests!(pair);

@@ -191,7 +191,9 @@ async fn read(
             silent_beats += 1;
             if silent_beats > SILENT_BEATS {
                 let silent = (heartbeat * silent_beats).as_secs_f32();
-                return format!("silent for {silent:.1} s although its connection stands; is the process stopped?");
+                return format!(
+                    "silent for {silent:.1} s although its connection stands; is the process stopped?"
+                );
             }
             let request = session.next.fetch_add(1, Ordering::Relaxed);
             // A full queue is a sign of its own: the next beat finds out.
