@@ -1,5 +1,5 @@
 //! `cargo xtask fuzz`: every fuzz target in `fuzz/`, run for a number of executions. New inputs go to a corpus under
-//! `target/`; what stands in `fuzz/corpus/` is read and left as it is.
+//! `target/`; what stands in `fuzz/seeds/` and `fuzz/corpus/` is read and left as it is.
 
 use crate::process::{self, answers, capture, expect_success, line_of, program, succeed, tee};
 use crate::step::Outcome;
@@ -121,10 +121,8 @@ impl Driver {
         std::fs::create_dir_all(process::root().join(&corpus))?;
         let mut command = self.command();
         command.args(["run", "--fuzz-dir", "fuzz", &target]).arg(&corpus);
-        let seeds = Path::new("fuzz").join("corpus").join(&target);
-        if process::root().join(&seeds).is_dir() {
-            command.arg(&seeds);
-        }
+        let kept = ["seeds", "corpus"].map(|folder| Path::new("fuzz").join(folder).join(&target));
+        command.args(kept.iter().filter(|folder| process::root().join(folder).is_dir()));
         command.arg("--").arg(format!("-runs={runs}")).args(["-print_final_stats=1", "-timeout=20"]);
         let mut counts = Counts { target, executions: 0, seconds: 0, passed: true };
         let status = tee(&command, |line| counts.line(line))?;

@@ -122,7 +122,10 @@ fn unpack(oldest: &str, root: &Path) -> anyhow::Result<()> {
     }
     let version = debian_version(oldest)?;
     let part = root.with_extension(format!("part-{}", std::process::id()));
-    println!("Rust {oldest} is not here: unpacking Debian's {DEBIAN_COMPILER} {version} into {}", root.display());
+    println!(
+        "Rust {oldest} is not here: unpacking Debian's {DEBIAN_COMPILER} {version} into {}",
+        root.display()
+    );
     println!("(about 90 MB to fetch, 270 to 400 MB on disk, under a minute; nothing is installed)");
     std::fs::create_dir_all(&part)?;
     let done = fill(&part, oldest, &version).and_then(|()| {
@@ -139,7 +142,8 @@ fn unpack(oldest: &str, root: &Path) -> anyhow::Result<()> {
 }
 
 fn fill(part: &Path, oldest: &str, version: &str) -> anyhow::Result<()> {
-    let names = [DEBIAN_COMPILER.to_string(), "libstd-rust-web-dev".into(), format!("libstd-rust-web-{oldest}")];
+    let names =
+        [DEBIAN_COMPILER.to_string(), "libstd-rust-web-dev".into(), format!("libstd-rust-web-{oldest}")];
     let mut packages: Vec<String> = names.iter().map(|name| format!("{name}={version}")).collect();
     let plan = capture(
         program("apt-get")

@@ -31,7 +31,9 @@ impl Tally {
             row.passed += count(counts, "passed");
             row.failed += count(counts, "failed");
             row.ignored += count(counts, "ignored");
-        } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
+        } else if let Some(name) =
+            line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
+        {
             self.failures.push(format!("{}: {name}", self.target));
         }
     }
@@ -44,7 +46,8 @@ impl Tally {
 
     /// One row a target that has tests, their sum, and what failed or was left out.
     pub(crate) fn table(&self) -> String {
-        let rows: Vec<&Row> = self.rows.iter().filter(|row| row.passed + row.failed + row.ignored > 0).collect();
+        let rows: Vec<&Row> =
+            self.rows.iter().filter(|row| row.passed + row.failed + row.ignored > 0).collect();
         let width = rows.iter().map(|row| row.target.len()).max().unwrap_or(0).max("tests".len());
         let mut out = format!("{:width$}  passed  failed  ignored\n", "tests");
         let mut sum = Row { target: "all".to_string(), ..Row::default() };

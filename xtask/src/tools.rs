@@ -41,7 +41,8 @@ impl Tool {
         if let Err(error) = process::succeed(&mut install) {
             return Ok(Err(format!("{name} {version} could not be built here ({error})")));
         }
-        let place = self.present()?.with_context(|| format!("{name} {version} was built but does not run"))?;
+        let place =
+            self.present()?.with_context(|| format!("{name} {version} was built but does not run"))?;
         Ok(Ok(place))
     }
 
@@ -55,6 +56,7 @@ impl Tool {
 pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-    let base = base.context("neither XDG_CACHE_HOME nor HOME names a folder to keep tools in; set one of them")?;
+    let base =
+        base.context("neither XDG_CACHE_HOME nor HOME names a folder to keep tools in; set one of them")?;
     Ok(base.join("orbit-te"))
 }
