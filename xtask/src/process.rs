@@ -3,7 +3,7 @@
 
 use anyhow::{Context, bail};
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -71,8 +71,9 @@ pub(crate) fn tee(command: &Command, mut look: impl FnMut(&str)) -> anyhow::Resu
     let mut reader = BufReader::new(stdout);
     let mut bytes = Vec::new();
     while reader.read_until(b'\n', &mut bytes)? > 0 {
-        std::io::stdout().write_all(&bytes)?;
-        look(String::from_utf8_lossy(&bytes).trim_end());
+        let text = String::from_utf8_lossy(&bytes);
+        print!("{text}");
+        look(text.trim_end());
         bytes.clear();
     }
     Ok(child.wait()?)

@@ -38,9 +38,10 @@ impl Tally {
         }
     }
 
-    /// Takes what tests wrote to the file of skips: `NAME: REASON` a line.
+    /// Takes what tests wrote to the file of skips: `skipped: NAME: REASON` a line.
     pub(crate) fn skips(&mut self, text: &str) {
-        self.skips.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string));
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        self.skips.extend(lines.map(|line| line.strip_prefix("skipped: ").unwrap_or(line).to_string()));
         self.skips.sort();
     }
 
@@ -124,7 +125,7 @@ test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     fn results_are_summed_by_target() {
         let mut tally = Tally::default();
         OUTPUT.lines().for_each(|line| tally.line(line));
-        tally.skips("ipv6_loopback: no IPv6 here\n\n");
+        tally.skips("skipped: ipv6_loopback: no IPv6 here\n\n");
         let expected = "\
 tests                 passed  failed  ignored
 orbit_te_wire              1       1        1

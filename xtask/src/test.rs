@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// The file in which tests say what they left out, and why: `NAME: REASON` a line.
+/// The file in which tests say what they left out, and why: `skipped: NAME: REASON` a line.
 const SKIP_FILE: &str = "ORBIT_TE_SKIP_FILE";
 
 #[derive(Args)]
@@ -80,7 +80,10 @@ fn advisories() -> anyhow::Result<Outcome> {
     let Some(deny) = CARGO_DENY.present()? else {
         return Ok(Outcome::Skipped("no cargo-deny (see the step before)".to_string()));
     };
-    let refreshed = quietly_within(program(&deny).args(["fetch", "db"]), Duration::from_secs(120));
+    let refreshed = quietly_within(
+        program(&deny).args(["fetch", "db"]).env("GIT_TERMINAL_PROMPT", "0"),
+        Duration::from_secs(120),
+    );
     if let Err(why) = refreshed {
         if !database_is_here() {
             return Ok(Outcome::Skipped(format!("the advisory database can't be had here: {why}")));

@@ -47,8 +47,12 @@ pub enum OpErrorCode {
     CancelledUnfenced,
     /// The link is not known, or was closed.
     NoLink,
-    /// The link broke while the op was under way.
+    /// The link broke while the op was under way. Neither side can touch the memory any more; how many of the bytes
+    /// landed is not known.
     LinkBroken,
+    /// The link broke while the op was under way, and the peer could not be asked to fence: bytes already under way may
+    /// still land there.
+    LinkBrokenUnfenced,
     /// The peer could not be reached.
     Unreachable,
     /// The peer broke the protocol, and its link was closed.
@@ -81,6 +85,7 @@ impl OpErrorCode {
             OpErrorCode::Protocol => 16,
             OpErrorCode::Closed => 17,
             OpErrorCode::Unsupported => 18,
+            OpErrorCode::LinkBrokenUnfenced => 19,
         }
     }
 
@@ -102,6 +107,7 @@ impl OpErrorCode {
             OpErrorCode::PeerShuttingDown
             | OpErrorCode::NoLink
             | OpErrorCode::LinkBroken
+            | OpErrorCode::LinkBrokenUnfenced
             | OpErrorCode::Unreachable
             | OpErrorCode::Protocol => ErrorClass::Link,
             OpErrorCode::Closed => ErrorClass::Device,
@@ -130,6 +136,9 @@ impl OpErrorCode {
             }
             OpErrorCode::NoLink => "there is no such link",
             OpErrorCode::LinkBroken => "the link to the peer broke",
+            OpErrorCode::LinkBrokenUnfenced => {
+                "the link to the peer broke, and the peer could not be asked, so bytes may still land there"
+            }
             OpErrorCode::Unreachable => "the peer can't be reached",
             OpErrorCode::Protocol => "the peer broke the protocol",
             OpErrorCode::Closed => "the transport is closed",

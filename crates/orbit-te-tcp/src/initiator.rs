@@ -1,0 +1,545 @@
+//! The side that asks: making lanes, giving them parts of ops, taking answers, and what happens when a lane breaks. Rule: a
+//! write that may still be under way on a broken lane is told to be over only once the target has fenced that lane, or can't be
+//! asked.
+
+use crate::conn::{Conn, ConnError, Received};
+use crate::lane::{Asked, Asking, Lane, Pending, Role};
+use crate::link::{FenceWait, LaneSlot, Place};
+use crate::opening::{Expect, OpeningReader};
+use crate::ops::OpSlot;
+use crate::transport::{TcpTransport, lands_here, part_limit};
+use crate::{address::TRANSPORT, socket};
+use mio::{Interest, Token};
+use orbit_te_transport::{Event, OpError, OpErrorCode, OpKind, TransportError};
+use orbit_te_wire::{
+    AuthSlot, Features, Frame, FrameOp, Generation, Hello, HelloReply, RegionId, Role as HelloRole, Status,
+};
+use std::io::{self, Write};
+use std::time::Instant;
+
+/// Frames handled on one lane before others get their turn.
+const SERVE_FRAMES: usize = 256;
+
+impl TcpTransport {
+    /// Does what is due on a link: makes lanes, gives up fences and ops that waited too long.
+    pub(crate) fn link_timers(&mut self, slot: u32, now: Instant) {
+        let Some(link) = self.link_mut(slot) else { return };
+        let due: Vec<usize> = (0..link.places.len())
+            .filter(|&p| matches!(link.places[p], Place::Down { retry_at } if retry_at <= now))
+            .collect();
+        for place in due {
+            if let Err(error) = self.open_lane(slot, place, now) {
+                self.place_down(slot, place, error, now);
+            }
+        }
+        let unreachable_after = self.config.unreachable_after;
+        let Some(link) = self.link_mut(slot) else { return };
+        let (lost, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut link.fences).into_iter().partition(|f| f.by <= now);
+        link.fences = kept;
+        let mut next: Vec<Instant> = link.fences.iter().map(|f| f.by).collect();
+        next.extend(link.places.iter().filter_map(|p| match p {
+            Place::Down { retry_at } => Some(*retry_at),
+            _ => None,
+        }));
+        let mut unreachable = Vec::new();
+        if let Some(down) = link.down_since.filter(|_| !link.queue.is_empty()) {
+            if down + unreachable_after <= now {
+                unreachable.extend(link.queue.iter().copied());
+            } else {
+                next.push(down + unreachable_after);
+            }
+        }
+        for op in unreachable {
+            self.fail_op(op, OpError::new(OpErrorCode::Unreachable));
+        }
+        for wait in lost {
+            self.fence_lost(wait);
+        }
+        for at in next {
+            self.wake_by(at);
+        }
+    }
+
+    fn open_lane(&mut self, link_slot: u32, place: usize, now: Instant) -> Result<(), TransportError> {
+        let io = |what: String| move |source| TransportError::Io { what, source };
+        let Some(link) = self.link_mut(link_slot) else { return Ok(()) };
+        let address = link.next_address();
+        let mut stream =
+            mio::net::TcpStream::connect(address).map_err(io(format!("connecting to {address}")))?;
+        socket::prepare(&stream, &address, &self.config)
+            .map_err(io(format!("setting up a lane to {address}")))?;
+        let number = getrandom::u32().map_err(|e| TransportError::Unavailable {
+            transport: TRANSPORT,
+            reason: format!("no random bytes: {e}"),
+        })?;
+        let lane = self.lanes.reserve();
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if let Err(source) = self.poll.registry().register(&mut stream, Token(lane), both) {
+            self.lanes.release(lane);
+            return Err(TransportError::Io { what: "registering a lane".into(), source });
+        }
+        let by = now + self.config.connect_timeout;
+        let conn = Conn::new(stream, self.config.limits.lane_requests as usize);
+        let reader = OpeningReader::new(Expect::Reply);
+        let role = Role::Opening { link: link_slot, place, number, said_hello: false, reader, by };
+        self.lanes.put(lane, Lane { conn, role, listed: false });
+        if let Some(link) = self.link_mut(link_slot) {
+            link.places[place] = Place::Opening { lane };
+        }
+        self.wake_by(by);
+        Ok(())
+    }
+
+    /// Goes on with a lane that is being made.
+    pub(crate) fn serve_opening(&mut self, slot: LaneSlot, lane: &mut Lane) -> Result<(), TransportError> {
+        let Role::Opening { link, place, number, said_hello, reader, .. } = &mut lane.role else {
+            return Ok(());
+        };
+        let (link, place, number) = (*link, *place, *number);
+        let io = |what: &'static str| move |source| TransportError::Io { what: what.to_string(), source };
+        let (session, peer) = match self.link_mut(link) {
+            Some(link) => (link.address.session, link.peer),
+            None => return Err(TransportError::NoLink { transport: TRANSPORT }),
+        };
+        let stream = lane.conn.stream();
+        if !*said_hello {
+            if let Some(error) = stream.take_error().map_err(io("making a data lane"))? {
+                return Err(io("making a data lane")(error));
+            }
+            match stream.peer_addr() {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotConnected => return Ok(()),
+                Err(e) => return Err(io("making a data lane")(e)),
+            }
+            let hello = Hello {
+                role: HelloRole::Lane { session, lane: number },
+                peer: self.identity.peer,
+                incarnation: self.identity.incarnation,
+                features: Features::OURS,
+                limits: self.config.limits,
+                auth: AuthSlot::default(),
+            };
+            // A hello of some hundred bytes always fits into the buffer of a new socket.
+            stream.write_all(&hello.encode()?).map_err(io("saying hello on a data lane"))?;
+            *said_hello = true;
+        }
+        let Some((prelude, body)) = reader.read(stream)? else { return Ok(()) };
+        orbit_te_wire::negotiate::version(&prelude)?;
+        match HelloReply::decode_body(body)? {
+            HelloReply::Refused { reason } => Err(TransportError::RefusedByPeer(reason)),
+            HelloReply::Accepted { peer: found, limits, .. } => {
+                if found != peer {
+                    let reason = format!("peer {found} answers where {peer} was expected; it was restarted");
+                    return Err(TransportError::BadAddress { transport: TRANSPORT, reason });
+                }
+                let pending = std::collections::VecDeque::with_capacity(limits.lane_requests as usize);
+                let limits = self.config.limits.agree(&limits);
+                lane.role = Role::Asking(Asking { link, place, number, limits, pending, in_flight: 0 });
+                // What came with the answer's event is not known to be all.
+                lane.conn.ready(true, true, false);
+                let config = self.config;
+                if let Some(link_state) = self.link_mut(link) {
+                    let id = link_state.id;
+                    if link_state.lane_up(place, slot, &config) {
+                        self.news.push(Event::LinkUp { link: id });
+                    }
+                }
+                tracing::debug!(%peer, lane = number, "lane up");
+                self.pump_later(link);
+                Ok(())
+            }
+        }
+    }
+
+    fn pump_later(&mut self, link: u32) {
+        if !self.to_pump.contains(&link) {
+            self.to_pump.push(link);
+        }
+    }
+
+    /// Gives waiting ops to lanes, for all links where something has changed.
+    pub(crate) fn pump_all(&mut self, now: Instant) {
+        // A lane that breaks while it is given parts may list its link again: that is for the next poll.
+        for k in 0..self.to_pump.len() {
+            let link = self.to_pump[k];
+            self.pump(link, now);
+        }
+        self.to_pump.clear();
+    }
+
+    fn pump(&mut self, link_slot: u32, now: Instant) {
+        self.ask_fences(link_slot);
+        loop {
+            let Some(link) = self.link_mut(link_slot) else { return };
+            let Some(&op) = link.queue.front() else { break };
+            let Some(lane) = self.choose_lane(link_slot) else { break };
+            if self.assign(op, lane) {
+                if let Some(link) = self.link_mut(link_slot) {
+                    link.queue.pop_front();
+                }
+                if let Some(state) = self.ops.get_mut(op) {
+                    state.queued = false;
+                }
+            }
+        }
+        let Some(link) = self.link_mut(link_slot) else { return };
+        for place in 0..link.places.len() {
+            let Some(Place::Up { lane: slot }) = self.link_mut(link_slot).map(|l| l.places[place]) else {
+                continue;
+            };
+            let result = self.lanes.get_mut(slot).map_or(Ok(()), |lane| lane.conn.flush());
+            if let Err(error) = result {
+                if let Some(lane) = self.lanes.take(slot) {
+                    self.lane_broke(slot, lane, error.into(), now);
+                }
+            }
+        }
+    }
+
+    /// The lane for the next part: the first that has little queued, otherwise the least loaded one that has room.
+    fn choose_lane(&mut self, link_slot: u32) -> Option<LaneSlot> {
+        let (fill, window) = (self.config.lane_fill_bytes, self.config.lane_window_bytes);
+        let mut best: Option<(u64, LaneSlot)> = None;
+        for place in 0..self.link_mut(link_slot)?.places.len() {
+            let Place::Up { lane: slot } = self.link_mut(link_slot)?.places[place] else { continue };
+            let Some(Lane { role: Role::Asking(asking), .. }) = self.lanes.get_mut(slot) else { continue };
+            let load = asking.in_flight;
+            if asking.pending.len() >= asking.limits.lane_requests as usize || (load > 0 && load >= window) {
+                continue;
+            }
+            if load < fill {
+                return Some(slot);
+            }
+            if best.is_none_or(|(least, _)| load < least) {
+                best = Some((load, slot));
+            }
+        }
+        best.map(|(_, slot)| slot)
+    }
+
+    /// Gives one part of an op to a lane; whether the op has no more parts to give.
+    fn assign(&mut self, op: OpSlot, slot: LaneSlot) -> bool {
+        let id = self.next_request;
+        let Some(lane) = self.lanes.get_mut(slot) else { return false };
+        let Role::Asking(asking) = &mut lane.role else { return false };
+        let Some(state) = self.ops.get_mut(op) else { return true };
+        let limit = self.config.chunk_bytes.max(1).min(part_limit(asking.limits.payload_bytes));
+        let length = state.unassigned().min(limit);
+        let [region, generation, key] = state.op.remote.key.0;
+        let address = state.op.local.address + state.assigned;
+        let kind = state.op.kind;
+        let frame = Frame {
+            op: if kind == OpKind::Write { FrameOp::Write } else { FrameOp::Read },
+            status: Status::Ok,
+            id,
+            region: RegionId(region),
+            generation: Generation(generation),
+            key,
+            // An offset that overflows is past every region's end: the target says so.
+            offset: state.op.remote.offset.saturating_add(state.assigned),
+            length,
+            payload_crc: 0,
+        };
+        let payload = if kind == OpKind::Write { length } else { 0 };
+        lane.conn.push(&frame, address, payload, None);
+        asking.push(id, Asked::Part { op, kind, address, length });
+        self.next_request += 1;
+        state.assigned += length;
+        state.parts += 1;
+        state.unassigned() == 0
+    }
+
+    /// Takes answers.
+    pub(crate) fn serve_asking(&mut self, lane: &mut Lane) -> Result<(), TransportError> {
+        lane.conn.flush()?;
+        let Role::Asking(asking) = &mut lane.role else { return Ok(()) };
+        for _ in 0..SERVE_FRAMES {
+            match lane.conn.receive(&mut self.scratch)? {
+                Received::Nothing => break,
+                Received::Frame(frame) => {
+                    let front = asking.pending.front().copied();
+                    let Some(front) = front.filter(|p| p.id == frame.id) else {
+                        return Err(ConnError::Unexpected("an answer to no request, or out of order").into());
+                    };
+                    self.take_answer(&frame, &front, asking, &mut lane.conn)?;
+                }
+                Received::Payload => {
+                    if let Some(Pending { what: Asked::Part { op, length, .. }, .. }) = asking.pop() {
+                        self.part_done(op, length, None);
+                    }
+                }
+                // Our own memory was taken away under the op: it alone fails.
+                Received::Fault => {
+                    if let Some(Pending { what, .. }) = asking.pending.front_mut() {
+                        if let Asked::Part { op, kind, length, .. } = *what {
+                            *what = Asked::Abandoned { kind, length };
+                            self.part_done(op, 0, Some(OpError::new(OpErrorCode::LocalMemoryFault)));
+                        }
+                    }
+                }
+            }
+        }
+        self.pump_later(asking.link);
+        Ok(())
+    }
+
+    fn take_answer(
+        &mut self,
+        frame: &Frame,
+        front: &Pending,
+        asking: &mut Asking,
+        conn: &mut Conn,
+    ) -> Result<(), ConnError> {
+        let error = OpError::from_status(frame.status);
+        match (frame.op, front.what) {
+            (FrameOp::WriteDone, Asked::Part { op, kind: OpKind::Write, length, .. }) => {
+                asking.pop();
+                self.part_done(op, if error.is_none() { length } else { 0 }, error);
+            }
+            (FrameOp::ReadDone, Asked::Part { op, kind: OpKind::Read, address, length }) => {
+                if error.is_some() {
+                    asking.pop();
+                    self.part_done(op, 0, error);
+                } else if frame.length != length {
+                    return Err(ConnError::Unexpected("a read was answered with another length"));
+                } else {
+                    conn.expect_payload(address, length);
+                }
+            }
+            (FrameOp::WriteDone, Asked::Abandoned { kind: OpKind::Write, .. }) => {
+                asking.pop();
+            }
+            (FrameOp::ReadDone, Asked::Abandoned { kind: OpKind::Read, length }) => {
+                if error.is_some() {
+                    asking.pop();
+                } else if frame.length != length {
+                    return Err(ConnError::Unexpected("a read was answered with another length"));
+                } else {
+                    conn.discard_payload(length);
+                }
+            }
+            (FrameOp::FenceDone, Asked::Fence { number }) => {
+                asking.pop();
+                self.fence_done(asking.link, number);
+            }
+            _ => return Err(ConnError::Unexpected("an answer of another kind than its request")),
+        }
+        Ok(())
+    }
+
+    fn part_done(&mut self, op: OpSlot, landed: u64, error: Option<OpError>) {
+        let Some(state) = self.ops.get_mut(op) else { return };
+        state.parts -= 1;
+        state.landed += landed;
+        match error {
+            Some(error) => self.fail_op(op, error),
+            None => self.settle(op),
+        }
+    }
+
+    /// A lane could not be made, or was lost while it was made.
+    pub(crate) fn place_down(&mut self, link_slot: u32, place: usize, error: TransportError, now: Instant) {
+        let config = self.config;
+        let Some(link) = self.link_mut(link_slot) else { return };
+        let (id, peer) = (link.id, link.peer);
+        let still_down = link.down_since.is_some();
+        let last_lane = link.lane_down(place, now, &config);
+        let retry = match link.places[place] {
+            Place::Down { retry_at } => retry_at,
+            _ => now,
+        };
+        tracing::debug!(%peer, %error, "no lane");
+        if last_lane || still_down {
+            self.news.push(Event::LinkDown { link: id, error });
+        }
+        self.wake_by(retry);
+        self.wake_by(now + config.unreachable_after);
+    }
+
+    /// A lane with requests broke: each of them fails, writes that may be under way only after a fence.
+    pub(crate) fn asking_broke(&mut self, asking: Asking, conn: Conn, error: TransportError, now: Instant) {
+        let code = match &error {
+            TransportError::Wire(_) => OpErrorCode::Protocol,
+            _ => OpErrorCode::LinkBroken,
+        };
+        let op_error = match &error {
+            TransportError::Io { source, .. } => OpError::io(code, source),
+            _ => OpError::new(code),
+        };
+        let mut wait = FenceWait {
+            number: asking.number,
+            ops: Vec::new(),
+            by: now + self.config.fence_timeout,
+            asked: false,
+        };
+        let mut unasked = Vec::new();
+        for Pending { id, what } in &asking.pending {
+            match what {
+                Asked::Part { op, .. } if lands_here(what) || !conn.has_begun(*id) => {
+                    self.part_done(*op, 0, Some(op_error));
+                }
+                Asked::Part { op, .. } => {
+                    if let Some(state) = self.ops.get_mut(*op) {
+                        state.fences += 1;
+                        wait.ops.push(*op);
+                    }
+                    self.part_done(*op, 0, Some(op_error));
+                }
+                Asked::Fence { number } => unasked.push(*number),
+                Asked::Abandoned { .. } => {}
+            }
+        }
+        // The socket closes here: from now on nothing of this lane reaches our memory or leaves it.
+        drop(conn);
+        if let Some(link) = self.link_mut(asking.link) {
+            for fence in link.fences.iter_mut().filter(|f| unasked.contains(&f.number)) {
+                fence.asked = false;
+            }
+            if !wait.ops.is_empty() {
+                link.fences.push(wait);
+            }
+        }
+        self.wake_by(now + self.config.fence_timeout);
+        self.place_down(asking.link, asking.place, error, now);
+        self.pump_later(asking.link);
+    }
+
+    /// Asks for fences on the first lane that is up.
+    fn ask_fences(&mut self, link_slot: u32) {
+        loop {
+            let id = self.next_request;
+            let Some(link) = self.link_mut(link_slot) else { return };
+            let Some(at) = link.fences.iter().position(|f| !f.asked) else { return };
+            let number = link.fences[at].number;
+            let Some(slot) = link.up().next() else { return };
+            link.fences[at].asked = true;
+            let Some(lane) = self.lanes.get_mut(slot) else { return };
+            let Role::Asking(asking) = &mut lane.role else { return };
+            let frame = Frame {
+                op: FrameOp::Fence,
+                status: Status::Ok,
+                id,
+                region: RegionId(u64::from(number)),
+                generation: Generation(0),
+                key: 0,
+                offset: 0,
+                length: 0,
+                payload_crc: 0,
+            };
+            lane.conn.push(&frame, 0, 0, None);
+            asking.push(id, Asked::Fence { number });
+            self.next_request += 1;
+        }
+    }
+
+    fn fence_done(&mut self, link_slot: u32, number: u32) {
+        let Some(link) = self.link_mut(link_slot) else { return };
+        let Some(at) = link.fences.iter().position(|f| f.number == number) else { return };
+        for op in link.fences.swap_remove(at).ops {
+            self.fence_over(op);
+        }
+    }
+
+    /// The target could not be asked: the ops say so.
+    pub(crate) fn fence_lost(&mut self, wait: FenceWait) {
+        for op in wait.ops {
+            if let Some(state) = self.ops.get_mut(op) {
+                if let Some(error) = &mut state.error {
+                    error.code = match error.code {
+                        OpErrorCode::Cancelled => OpErrorCode::CancelledUnfenced,
+                        _ => OpErrorCode::LinkBrokenUnfenced,
+                    };
+                }
+            }
+            self.fence_over(op);
+        }
+    }
+
+    fn fence_over(&mut self, op: OpSlot) {
+        if let Some(state) = self.ops.get_mut(op) {
+            state.fences -= 1;
+        }
+        self.settle(op);
+    }
+
+    /// Gives an op up: what has not begun is taken back, a read's answers are thrown away, a write's are waited for a little.
+    pub(crate) fn cancel_op(&mut self, op: OpSlot, now: Instant) {
+        let grace = now + self.config.cancel_grace;
+        let Some(state) = self.ops.get_mut(op) else { return };
+        if state.cancel_by.is_some() {
+            return;
+        }
+        state.cancel_by = Some(grace);
+        let link = state.op.link.slot;
+        let lanes: Vec<LaneSlot> = self.link_mut(link).map(|l| l.open().collect()).unwrap_or_default();
+        let mut given_up = 0;
+        for slot in lanes {
+            let Some(lane) = self.lanes.get_mut(slot) else { continue };
+            let Lane { conn, role: Role::Asking(asking), .. } = lane else { continue };
+            let mut withdrawn = Vec::new();
+            for (at, pending) in asking.pending.iter_mut().enumerate() {
+                let Asked::Part { op: of, kind, length, .. } = pending.what else { continue };
+                if of != op {
+                    continue;
+                }
+                if conn.withdraw(pending.id) {
+                    withdrawn.push(pending.id);
+                } else if kind == OpKind::Read {
+                    pending.what = Asked::Abandoned { kind, length };
+                    if at == 0 && conn.is_landing() {
+                        conn.discard_payload(length);
+                    }
+                } else {
+                    continue;
+                }
+                given_up += 1;
+            }
+            let mut freed = 0;
+            asking.pending.retain(|p| {
+                let gone = withdrawn.contains(&p.id);
+                freed += if gone { p.what.length() } else { 0 };
+                !gone
+            });
+            asking.in_flight -= freed;
+        }
+        if let Some(state) = self.ops.get_mut(op) {
+            state.parts -= given_up;
+        }
+        self.fail_op(op, OpError::new(OpErrorCode::Cancelled));
+        self.wake_by(grace);
+        self.pump_later(link);
+    }
+
+    /// Breaks the lanes that have not answered a cancelled write in time.
+    pub(crate) fn cancel_timers(&mut self, now: Instant) {
+        let late = self.ops.find(|o| o.parts > 0 && o.cancel_by.is_some_and(|at| at <= now));
+        for slot in self.lanes_with(&late) {
+            if let Some(lane) = self.lanes.take(slot) {
+                let source =
+                    io::Error::new(io::ErrorKind::TimedOut, "a cancelled write was not answered in time");
+                self.lane_broke(slot, lane, TransportError::Io { what: "a data lane".into(), source }, now);
+            }
+        }
+        let mut next = None;
+        for op in self.ops.find(|o| o.parts > 0 && o.cancel_by.is_some()) {
+            next = self.ops.get_mut(op).and_then(|o| o.cancel_by).into_iter().chain(next).min();
+        }
+        if let Some(at) = next {
+            self.wake_by(at);
+        }
+    }
+
+    fn lanes_with(&self, ops: &[OpSlot]) -> Vec<LaneSlot> {
+        if ops.is_empty() {
+            return Vec::new();
+        }
+        let has = |asking: &Asking| {
+            asking.pending.iter().any(|p| matches!(p.what, Asked::Part { op, .. } if ops.contains(&op)))
+        };
+        let hit = |(slot, lane): (LaneSlot, &Lane)| {
+            if let Role::Asking(asking) = &lane.role { has(asking).then_some(slot) } else { None }
+        };
+        self.lanes.iter().filter_map(hit).collect()
+    }
+}

@@ -1,0 +1,151 @@
+//! A lane: one connection and what it is for. Rule: a lane answers requests in the order in which they came, so the first
+//! one that waits is the one that is answered next.
+
+use crate::conn::Conn;
+use crate::link::LaneSlot;
+use crate::opening::OpeningReader;
+use crate::ops::OpSlot;
+use orbit_te_memory::Lease;
+use orbit_te_transport::OpKind;
+use orbit_te_wire::{Frame, Limits, SessionId, Status};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// A request that waits for its answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pending {
+    pub(crate) id: u64,
+    pub(crate) what: Asked,
+}
+
+/// What was asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Asked {
+    /// A part of an op.
+    Part { op: OpSlot, kind: OpKind, address: u64, length: u64 },
+    /// A part of an op that has completed meanwhile: its answer is thrown away.
+    Abandoned { kind: OpKind, length: u64 },
+    /// A fence of a lane that broke.
+    Fence { number: u32 },
+}
+
+impl Asked {
+    /// Bytes that count against the lane's window.
+    pub(crate) fn length(&self) -> u64 {
+        match self {
+            Asked::Part { length, .. } | Asked::Abandoned { length, .. } => *length,
+            Asked::Fence { .. } => 0,
+        }
+    }
+}
+
+/// The side that asks.
+pub(crate) struct Asking {
+    pub(crate) link: u32,
+    pub(crate) place: usize,
+    pub(crate) number: u32,
+    pub(crate) limits: Limits,
+    pub(crate) pending: VecDeque<Pending>,
+    /// Bytes of the requests in `pending`.
+    pub(crate) in_flight: u64,
+}
+
+impl Asking {
+    pub(crate) fn push(&mut self, id: u64, what: Asked) {
+        self.in_flight += what.length();
+        self.pending.push_back(Pending { id, what });
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Pending> {
+        let pending = self.pending.pop_front()?;
+        self.in_flight -= pending.what.length();
+        Some(pending)
+    }
+}
+
+/// A write whose payload is under way.
+pub(crate) struct Landing {
+    pub(crate) frame: Frame,
+    pub(crate) status: Status,
+    /// The right to touch the region; none when the write was refused.
+    pub(crate) lease: Option<Lease>,
+}
+
+/// The side that answers.
+pub(crate) struct Answering {
+    pub(crate) session: SessionId,
+    pub(crate) number: u32,
+    pub(crate) limits: Limits,
+    pub(crate) landing: Option<Landing>,
+}
+
+/// What a lane is for.
+pub(crate) enum Role {
+    /// Our connection to a peer, whose hello is not answered yet.
+    Opening { link: u32, place: usize, number: u32, said_hello: bool, reader: OpeningReader, by: Instant },
+    /// Our lane to a peer.
+    Asking(Asking),
+    /// A peer's lane to us.
+    Answering(Answering),
+}
+
+/// One lane.
+pub(crate) struct Lane {
+    pub(crate) conn: Conn,
+    pub(crate) role: Role,
+    /// Whether it stands in the list of lanes to be served.
+    pub(crate) listed: bool,
+}
+
+impl Lane {
+    /// Whether serving it now would bring anything. Lanes that are being made wait for their next event.
+    pub(crate) fn is_ready(&self) -> bool {
+        match &self.role {
+            Role::Opening { .. } => false,
+            Role::Asking(_) => self.conn.can_send() || self.conn.can_receive(),
+            Role::Answering(answering) => {
+                let deaf = self.conn.queued() >= answering.limits.lane_requests as usize;
+                self.conn.can_send() || (self.conn.can_receive() && !deaf)
+            }
+        }
+    }
+}
+
+/// The transport's lanes by slot.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    slots: Vec<Option<Lane>>,
+    free: Vec<LaneSlot>,
+}
+
+impl Lanes {
+    /// Reserves a slot; fill it by [`Lanes::put`] or give it back by [`Lanes::release`].
+    pub(crate) fn reserve(&mut self) -> LaneSlot {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        })
+    }
+
+    pub(crate) fn put(&mut self, slot: LaneSlot, lane: Lane) {
+        self.slots[slot] = Some(lane);
+    }
+
+    /// Takes a lane out while it is served; it is put back, or its slot released.
+    pub(crate) fn take(&mut self, slot: LaneSlot) -> Option<Lane> {
+        self.slots.get_mut(slot)?.take()
+    }
+
+    pub(crate) fn release(&mut self, slot: LaneSlot) {
+        self.slots[slot] = None;
+        self.free.push(slot);
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: LaneSlot) -> Option<&mut Lane> {
+        self.slots.get_mut(slot)?.as_mut()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneSlot, &Lane)> {
+        self.slots.iter().enumerate().filter_map(|(slot, lane)| lane.as_ref().map(|l| (slot, l)))
+    }
+}

@@ -1,0 +1,30 @@
+//! OrbitTE over TCP.
+//!
+//! [`TcpTransport`] implements the contract of `orbit-te-transport`: it keeps a few connections (lanes) to each peer, has many
+//! requests in flight on each, splits large ops over them, sends header and payload by one system call and receives straight into
+//! the registered memory. [`Listener`] takes connections; [`TcpDomain`] makes memory reachable.
+//!
+//! The crate can be used alone: `examples/two_processes.rs` moves verified bytes between two processes with nothing above it.
+
+#![deny(unsafe_code)]
+
+pub mod address;
+pub mod config;
+mod conn;
+pub mod domain;
+mod initiator;
+mod lane;
+mod link;
+pub mod listener;
+mod opening;
+mod ops;
+mod socket;
+mod sys;
+mod target;
+pub mod transport;
+
+pub use address::TcpAddress;
+pub use config::{Identity, TcpConfig};
+pub use domain::TcpDomain;
+pub use listener::{Incoming, Listener};
+pub use transport::TcpTransport;

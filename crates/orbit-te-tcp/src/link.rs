@@ -1,0 +1,121 @@
+//! A link to a peer: its lanes, the ops that wait for one, and the fences it awaits. Rule: pure bookkeeping; sockets are in
+//! `lane.rs`.
+
+use crate::address::TcpAddress;
+use crate::config::TcpConfig;
+use crate::ops::OpSlot;
+use orbit_te_transport::LinkId;
+use orbit_te_wire::PeerId;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// A lane's place in the transport's table.
+pub(crate) type LaneSlot = usize;
+
+/// One of a link's lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// To be made at this time.
+    Down { retry_at: Instant },
+    /// Being made.
+    Opening { lane: LaneSlot },
+    /// Ready for frames.
+    Up { lane: LaneSlot },
+}
+
+/// Ops whose bytes may still be under way on a lane that broke.
+#[derive(Debug)]
+pub(crate) struct FenceWait {
+    /// The broken lane's number.
+    pub(crate) number: u32,
+    /// The ops that wait for it.
+    pub(crate) ops: Vec<OpSlot>,
+    /// When to give up.
+    pub(crate) by: Instant,
+    /// Whether the question is with a lane now.
+    pub(crate) asked: bool,
+}
+
+/// A link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) id: LinkId,
+    pub(crate) peer: PeerId,
+    pub(crate) address: TcpAddress,
+    pub(crate) places: Vec<Place>,
+    /// Ops with bytes that no lane has yet.
+    pub(crate) queue: VecDeque<OpSlot>,
+    pub(crate) fences: Vec<FenceWait>,
+    /// Since when there has been no lane; none while there is one.
+    pub(crate) down_since: Option<Instant>,
+    /// The pause before a lane is made again.
+    pause: Duration,
+    /// Which address is tried next.
+    turn: usize,
+}
+
+impl Link {
+    pub(crate) fn new(
+        id: LinkId,
+        peer: PeerId,
+        address: TcpAddress,
+        config: &TcpConfig,
+        now: Instant,
+    ) -> Link {
+        let lanes = config.lanes.max(1) as usize;
+        Link {
+            id,
+            peer,
+            address,
+            places: vec![Place::Down { retry_at: now }; lanes],
+            queue: VecDeque::with_capacity(config.max_ops as usize),
+            fences: Vec::new(),
+            down_since: Some(now),
+            pause: config.reconnect_pause.0,
+            turn: 0,
+        }
+    }
+
+    /// The lanes that are up, in order.
+    pub(crate) fn up(&self) -> impl Iterator<Item = LaneSlot> + '_ {
+        self.places.iter().filter_map(|p| if let Place::Up { lane } = p { Some(*lane) } else { None })
+    }
+
+    /// The lanes that are up or being made.
+    pub(crate) fn open(&self) -> impl Iterator<Item = LaneSlot> + '_ {
+        self.places.iter().filter_map(|p| match p {
+            Place::Up { lane } | Place::Opening { lane } => Some(*lane),
+            Place::Down { .. } => None,
+        })
+    }
+
+    /// The address to try, a different one each time.
+    pub(crate) fn next_address(&mut self) -> std::net::SocketAddr {
+        let address = self.address.addresses[self.turn % self.address.addresses.len()];
+        self.turn = self.turn.wrapping_add(1);
+        address
+    }
+
+    /// A lane stands: whether it is the first.
+    pub(crate) fn lane_up(&mut self, place: usize, lane: LaneSlot, config: &TcpConfig) -> bool {
+        self.places[place] = Place::Up { lane };
+        self.pause = config.reconnect_pause.0;
+        // The address that worked is the one for the next lane.
+        self.turn = self.turn.wrapping_sub(1);
+        self.down_since.take().is_some()
+    }
+
+    /// A lane is gone: whether it was the last that was up.
+    pub(crate) fn lane_down(&mut self, place: usize, now: Instant, config: &TcpConfig) -> bool {
+        let was_up = matches!(self.places[place], Place::Up { .. });
+        self.places[place] = Place::Down { retry_at: now + self.pause };
+        if self.up().next().is_some() {
+            return false;
+        }
+        self.pause = (self.pause * 2).min(config.reconnect_pause.1);
+        if self.down_since.is_none() {
+            self.down_since = Some(now);
+        }
+        was_up
+    }
+}

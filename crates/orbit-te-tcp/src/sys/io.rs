@@ -1,0 +1,69 @@
+//! Vectored send and receive over addresses. Rule: never blocks, never raises a signal, and reports a short count as it
+//! is.
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// A range of addresses for the kernel, laid out as its `iovec`.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct IoRange(libc::iovec);
+
+impl IoRange {
+    pub(crate) const EMPTY: IoRange = IoRange(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
+
+    pub(crate) fn new(address: u64, length: usize) -> IoRange {
+        IoRange(libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length })
+    }
+
+    /// Bytes of our own, to be sent. They must live until the call that uses the range has returned.
+    pub(crate) fn bytes(bytes: &[u8]) -> IoRange {
+        IoRange::new(bytes.as_ptr() as u64, bytes.len())
+    }
+
+    /// Bytes of our own, to be filled. They must live until the call that uses the range has returned.
+    pub(crate) fn bytes_mut(bytes: &mut [u8]) -> IoRange {
+        IoRange::new(bytes.as_mut_ptr() as u64, bytes.len())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.iov_len
+    }
+}
+
+fn message(ranges: &mut [IoRange]) -> libc::msghdr {
+    // SAFETY: `msghdr` is a C struct for which all zeros is the empty message.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = ranges.as_mut_ptr().cast();
+    message.msg_iovlen = ranges.len();
+    message
+}
+
+/// Sends from the ranges in order; how many bytes the kernel took.
+///
+/// # Safety
+/// Every range is readable for the length of the call, or the kernel answers `EFAULT`; ranges over a region are covered
+/// by a lease.
+pub(crate) unsafe fn send(fd: RawFd, ranges: &mut [IoRange]) -> io::Result<usize> {
+    let message = message(ranges);
+    // SAFETY: the message points to `ranges`, whose entries the caller vouches for; the kernel only reads them.
+    let n = unsafe { libc::sendmsg(fd, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Receives into the ranges in order; how many bytes came, where zero means that the peer has closed.
+///
+/// # Safety
+/// Every range is writable for the length of the call, or the kernel answers `EFAULT`; ranges over a region are covered
+/// by a lease.
+pub(crate) unsafe fn receive(fd: RawFd, ranges: &mut [IoRange]) -> io::Result<usize> {
+    if let [one] = ranges {
+        // SAFETY: the caller vouches for the range; a plain receive is a little cheaper than a message.
+        let n = unsafe { libc::recv(fd, one.0.iov_base, one.0.iov_len, libc::MSG_DONTWAIT) };
+        return if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) };
+    }
+    let mut message = message(ranges);
+    // SAFETY: the message points to `ranges`, whose entries the caller vouches for; the kernel writes only there.
+    let n = unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}

@@ -1,0 +1,234 @@
+//! The side that answers: takes a peer's lane, checks every request, and moves bytes between the socket and the region's own
+//! memory. Rule: a request is checked before a byte of it moves, and a write is answered after its last byte is in place.
+
+use crate::conn::{Conn, ConnError, Received};
+use crate::lane::{Answering, Landing, Lane, Role};
+use crate::listener::{Incoming, refuse};
+use crate::socket;
+use crate::transport::TcpTransport;
+use mio::{Interest, Token};
+use orbit_te_memory::registry::admit;
+use orbit_te_memory::{Access, AdmitError, Lease, Request};
+use orbit_te_transport::TransportError;
+use orbit_te_wire::{AuthSlot, Frame, FrameOp, HelloReply, Role as HelloRole, SessionId, Status};
+use std::io::Write;
+use std::time::Instant;
+
+/// Frames handled on one lane before others get their turn.
+const SERVE_FRAMES: usize = 256;
+/// Answers are sent together, but not held back for longer than so many frames or bytes.
+const FLUSH_FRAMES: usize = 32;
+const FLUSH_BYTES: u64 = 256 * 1024;
+
+impl TcpTransport {
+    /// Takes a peer's lane that a [`crate::Listener`] has let in, answers its hello and serves it from now on. All lanes of a
+    /// session go to the same transport. The caller has checked that the session may have lanes here.
+    ///
+    /// # Errors
+    /// [`TransportError::Io`] when the socket can't be set up. A lane that breaks a rule (no lane at all, a number that was
+    /// used, too many lanes) is refused with words for the peer, and [`TransportError::BadAddress`] says the same here.
+    pub fn adopt(&mut self, incoming: Incoming) -> Result<(), TransportError> {
+        let Incoming { mut stream, from, hello, terms } = incoming;
+        let mut no = |reason: &str| {
+            refuse(&mut stream, reason);
+            Err(TransportError::BadAddress {
+                transport: crate::address::TRANSPORT,
+                reason: reason.to_string(),
+            })
+        };
+        let HelloRole::Lane { session, lane: number } = hello.role else {
+            return no("this is a control link, not a data lane");
+        };
+        let known = self.sessions.entry(session).or_default();
+        if known.fenced.contains(&number) || known.lanes.contains_key(&number) {
+            return no("the lane's number was used before; take another");
+        }
+        if known.lanes.len() >= terms.limits.session_lanes as usize {
+            return no("the session has as many lanes as were agreed");
+        }
+        let io = |what: &'static str| move |source| TransportError::Io { what: what.to_string(), source };
+        socket::prepare(&stream, &from, &self.config).map_err(io("setting up a peer's lane"))?;
+        let reply = HelloReply::Accepted {
+            version: terms.version,
+            peer: self.identity.peer,
+            incarnation: self.identity.incarnation,
+            session,
+            features: terms.features,
+            limits: terms.limits,
+            auth: AuthSlot::default(),
+        };
+        // An answer of some hundred bytes always fits into the buffer of a new socket.
+        stream.write_all(&reply.encode()?).map_err(io("answering a lane's hello"))?;
+        let slot = self.lanes.reserve();
+        let both = Interest::READABLE | Interest::WRITABLE;
+        if let Err(source) = self.poll.registry().register(&mut stream, Token(slot), both) {
+            self.lanes.release(slot);
+            return Err(TransportError::Io { what: "registering a peer's lane".into(), source });
+        }
+        tracing::debug!(peer = %hello.peer, %session, lane = number, %from, "a peer's lane");
+        let conn = Conn::new(stream, terms.limits.lane_requests as usize + 1);
+        let role = Role::Answering(Answering { session, number, limits: terms.limits, landing: None });
+        self.lanes.put(slot, Lane { conn, role, listed: false });
+        self.sessions.entry(session).or_default().lanes.insert(number, slot);
+        Ok(())
+    }
+
+    /// Closes all lanes of a session, as when its control link is gone. Nothing of them lands afterwards.
+    pub fn drop_session(&mut self, session: SessionId, now: Instant) {
+        let Some(known) = self.sessions.remove(&session) else { return };
+        for slot in known.lanes.into_values() {
+            self.close_answering(slot, now);
+        }
+    }
+
+    /// How many lanes of peers are served.
+    pub fn answering_lanes(&self) -> usize {
+        self.sessions.values().map(|s| s.lanes.len()).sum()
+    }
+
+    fn close_answering(&mut self, slot: usize, now: Instant) {
+        if let Some(lane) = self.lanes.take(slot) {
+            let source = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
+            self.lane_broke(
+                slot,
+                lane,
+                TransportError::Io { what: "the lane was closed here".into(), source },
+                now,
+            );
+        }
+    }
+
+    /// Takes requests.
+    pub(crate) fn serve_answering(&mut self, lane: &mut Lane) -> Result<(), TransportError> {
+        let Role::Answering(answering) = &mut lane.role else { return Ok(()) };
+        let conn = &mut lane.conn;
+        conn.flush()?;
+        let (mut frames, mut bytes) = (0, 0);
+        for _ in 0..SERVE_FRAMES {
+            // A peer that does not take its answers is not heard until it does.
+            if conn.queued() >= answering.limits.lane_requests as usize {
+                conn.flush()?;
+                if conn.queued() >= answering.limits.lane_requests as usize {
+                    break;
+                }
+            }
+            match conn.receive(&mut self.scratch)? {
+                Received::Nothing => break,
+                Received::Frame(frame) => bytes += self.take_request(frame, answering, conn)?,
+                Received::Payload => {
+                    if let Some(landing) = answering.landing.take() {
+                        conn.push(&landing.frame.answer(FrameOp::WriteDone, landing.status), 0, 0, None);
+                    }
+                }
+                Received::Fault => {
+                    if let Some(landing) = &mut answering.landing {
+                        landing.status = Status::MemoryFault;
+                        landing.lease = None;
+                    }
+                }
+            }
+            frames += 1;
+            if frames >= FLUSH_FRAMES || bytes >= FLUSH_BYTES {
+                conn.flush()?;
+                (frames, bytes) = (0, 0);
+            }
+        }
+        conn.flush()?;
+        Ok(())
+    }
+
+    /// Begins a request; the bytes that it moves.
+    fn take_request(
+        &mut self,
+        frame: Frame,
+        answering: &mut Answering,
+        conn: &mut Conn,
+    ) -> Result<u64, ConnError> {
+        let over_limit = frame.length > answering.limits.payload_bytes;
+        match frame.op {
+            FrameOp::Write if over_limit => {
+                return Err(ConnError::Unexpected("a write is longer than the agreed limit"));
+            }
+            FrameOp::Write => {
+                let (status, lease) = match self.admit(&frame, Access::REMOTE_WRITE) {
+                    Ok(lease) => (Status::Ok, Some(lease)),
+                    Err(error) => (error.status(), None),
+                };
+                if frame.length == 0 {
+                    conn.push(&frame.answer(FrameOp::WriteDone, status), 0, 0, None);
+                    return Ok(0);
+                }
+                match &lease {
+                    Some(lease) => conn.expect_payload(address(lease, &frame), frame.length),
+                    None => conn.discard_payload(frame.length),
+                }
+                answering.landing = Some(Landing { frame, status, lease });
+            }
+            FrameOp::Read => {
+                let admitted = if over_limit {
+                    Err(AdmitError::BadLength)
+                } else {
+                    self.admit(&frame, Access::REMOTE_READ)
+                };
+                match admitted {
+                    Ok(lease) => {
+                        let from = address(&lease, &frame);
+                        conn.push(
+                            &frame.answer(FrameOp::ReadDone, Status::Ok),
+                            from,
+                            frame.length,
+                            Some(lease),
+                        );
+                    }
+                    Err(error) => conn.push(&frame.answer(FrameOp::ReadDone, error.status()), 0, 0, None),
+                }
+            }
+            FrameOp::Fence => {
+                let number = u32::try_from(frame.region.0)
+                    .map_err(|_| ConnError::Unexpected("no such lane number"))?;
+                if number == answering.number {
+                    return Err(ConnError::Unexpected("a lane asked to fence itself"));
+                }
+                self.fence(answering.session, number)?;
+                conn.push(&frame.answer(FrameOp::FenceDone, Status::Ok), 0, 0, None);
+                return Ok(0);
+            }
+            FrameOp::WriteDone | FrameOp::ReadDone | FrameOp::FenceDone => {
+                return Err(ConnError::Unexpected("an answer where a request was expected"));
+            }
+        }
+        Ok(frame.length)
+    }
+
+    fn admit(&mut self, frame: &Frame, access: Access) -> Result<Lease, AdmitError> {
+        let request = Request {
+            region: frame.region,
+            generation: frame.generation,
+            key: frame.key,
+            offset: frame.offset,
+            length: frame.length,
+            access,
+        };
+        admit(self.regions.load(), &request)
+    }
+
+    /// Closes a lane of the session, and never takes its number again.
+    fn fence(&mut self, session: SessionId, number: u32) -> Result<(), ConnError> {
+        let Some(known) = self.sessions.get_mut(&session) else { return Ok(()) };
+        if known.fenced.len() >= MAX_FENCED {
+            return Err(ConnError::Unexpected("too many lanes of one session were fenced"));
+        }
+        known.fenced.insert(number);
+        if let Some(slot) = known.lanes.remove(&number) {
+            self.close_answering(slot, Instant::now());
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of fenced lanes that are remembered for a session; a peer that fences more is cut off.
+const MAX_FENCED: usize = 65_536;
+
+fn address(lease: &Lease, frame: &Frame) -> u64 {
+    lease.region().as_ptr().as_ptr() as u64 + frame.offset
+}

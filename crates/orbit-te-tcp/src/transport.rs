@@ -1,0 +1,419 @@
+//! The transport itself: its tables, its event queue, and the contract's calls. Rule: each call does what is ready and
+//! returns; the two sides of a lane are in `initiator.rs` and `target.rs`.
+
+#![allow(unsafe_code)]
+
+use crate::address::{TRANSPORT, TcpAddress};
+use crate::config::{Identity, TcpConfig};
+use crate::lane::{Asked, Lane, Lanes, Role};
+use crate::link::{LaneSlot, Link};
+use crate::ops::{OpSlot, OpTable};
+use arc_swap::{ArcSwap, Cache};
+use mio::{Events, Poll};
+use orbit_te_memory::{KindSet, RegionTable, Registry};
+use orbit_te_transport::{
+    Arm, Capabilities, Completion, Event, LinkId, Op, OpError, OpErrorCode, OpKind, Progress, Token,
+    Transport, TransportError,
+};
+use orbit_te_wire::limits::MAX_PAYLOAD_BYTES;
+use orbit_te_wire::{PeerId, SessionId};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Where refused payloads go.
+const SCRATCH_BYTES: usize = 64 * 1024;
+/// Events taken from the kernel at once.
+const EVENTS: usize = 256;
+
+/// What is known about a session whose lanes we answer.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    /// Lanes by number.
+    pub(crate) lanes: HashMap<u32, LaneSlot>,
+    /// Numbers that were fenced, and may not come again.
+    pub(crate) fenced: HashSet<u32>,
+}
+
+struct LinkEntry {
+    generation: u32,
+    link: Option<Link>,
+}
+
+/// Moves bytes over TCP. See [`Transport`] for what it promises.
+///
+/// One object serves both sides: it makes lanes to peers ([`Transport::connect`]) and answers the lanes of peers
+/// ([`TcpTransport::adopt`]). It owns no thread; whoever owns it polls it.
+pub struct TcpTransport {
+    pub(crate) config: TcpConfig,
+    pub(crate) identity: Identity,
+    pub(crate) regions: Cache<Arc<ArcSwap<RegionTable>>, Arc<RegionTable>>,
+    pub(crate) poll: Poll,
+    events: Events,
+    pub(crate) lanes: Lanes,
+    links: Vec<LinkEntry>,
+    free_links: Vec<u32>,
+    pub(crate) ops: OpTable,
+    pub(crate) sessions: HashMap<SessionId, Session>,
+    /// Lanes with something to do.
+    to_serve: VecDeque<LaneSlot>,
+    /// Links whose queue may move again.
+    pub(crate) to_pump: Vec<u32>,
+    pub(crate) done: VecDeque<Completion>,
+    pub(crate) news: Vec<Event>,
+    pub(crate) scratch: Box<[u8]>,
+    pub(crate) next_request: u64,
+    /// When something is due, at the earliest.
+    next_timer: Option<Instant>,
+    closed: bool,
+}
+
+impl TcpTransport {
+    /// A transport that answers requests for the regions of this registry.
+    ///
+    /// # Errors
+    /// [`TransportError::Io`] when the system gives no event queue.
+    pub fn new(
+        config: TcpConfig,
+        identity: Identity,
+        registry: &Registry,
+    ) -> Result<TcpTransport, TransportError> {
+        let poll =
+            Poll::new().map_err(|source| TransportError::Io { what: "an event queue".into(), source })?;
+        let max_ops = config.max_ops.max(1);
+        Ok(TcpTransport {
+            regions: Cache::new(registry.table()),
+            poll,
+            events: Events::with_capacity(EVENTS),
+            lanes: Lanes::default(),
+            links: Vec::new(),
+            free_links: Vec::new(),
+            ops: OpTable::new(max_ops),
+            sessions: HashMap::new(),
+            to_serve: VecDeque::with_capacity(EVENTS),
+            to_pump: Vec::with_capacity(16),
+            done: VecDeque::with_capacity(max_ops as usize),
+            news: Vec::new(),
+            scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
+            next_request: 1,
+            next_timer: None,
+            closed: false,
+            config,
+            identity,
+        })
+    }
+
+    pub(crate) fn link_mut(&mut self, slot: u32) -> Option<&mut Link> {
+        self.links.get_mut(slot as usize)?.link.as_mut()
+    }
+
+    fn find_link(&mut self, id: LinkId) -> Option<&mut Link> {
+        let entry = self.links.get_mut(id.slot as usize)?;
+        entry.link.as_mut().filter(|_| entry.generation == id.generation)
+    }
+
+    /// Something is due at this time.
+    pub(crate) fn wake_by(&mut self, at: Instant) {
+        self.next_timer = Some(self.next_timer.map_or(at, |t| t.min(at)));
+    }
+
+    /// A lane has something to do.
+    pub(crate) fn list(&mut self, slot: LaneSlot) {
+        if let Some(lane) = self.lanes.get_mut(slot) {
+            if !lane.listed {
+                lane.listed = true;
+                self.to_serve.push_back(slot);
+            }
+        }
+    }
+
+    /// Gives an op's completion out if nothing of it is under way any more.
+    pub(crate) fn settle(&mut self, op: OpSlot) {
+        if let Some(completion) = self.ops.settle(op) {
+            self.done.push_back(completion);
+        }
+    }
+
+    /// Fails an op for good; what is with lanes is waited for.
+    pub(crate) fn fail_op(&mut self, op: OpSlot, error: OpError) {
+        let Some(state) = self.ops.get_mut(op) else { return };
+        state.fail(error);
+        if std::mem::take(&mut state.queued) {
+            let link = state.op.link.slot;
+            if let Some(link) = self.link_mut(link) {
+                link.queue.retain(|o| *o != op);
+            }
+        }
+        self.settle(op);
+    }
+
+    fn refuse_op(&mut self, op: &Op, code: OpErrorCode) {
+        self.done.push_back(Completion { token: op.token, result: Err(OpError::new(code)), bytes: 0 });
+    }
+
+    fn take_events(&mut self) {
+        // An interrupted call found nothing; a failing one will fail again, and lanes then end by their deadlines.
+        if self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_err() {
+            return;
+        }
+        for event in &self.events {
+            let slot = event.token().0;
+            if let Some(lane) = self.lanes.get_mut(slot) {
+                let failed = event.is_error();
+                lane.conn.ready(
+                    event.is_readable() || failed,
+                    event.is_writable() || failed,
+                    event.is_read_closed() || failed,
+                );
+                if !lane.listed {
+                    lane.listed = true;
+                    self.to_serve.push_back(slot);
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, slot: LaneSlot, now: Instant) {
+        let Some(mut lane) = self.lanes.take(slot) else { return };
+        lane.listed = false;
+        let result = match &lane.role {
+            Role::Opening { .. } => self.serve_opening(slot, &mut lane),
+            Role::Asking(_) => self.serve_asking(&mut lane),
+            Role::Answering(_) => self.serve_answering(&mut lane),
+        };
+        match result {
+            Ok(()) => {
+                let again = lane.is_ready();
+                self.lanes.put(slot, lane);
+                if again {
+                    self.list(slot);
+                }
+            }
+            Err(error) => self.lane_broke(slot, lane, error, now),
+        }
+    }
+
+    /// Ends a lane that is taken out of the table.
+    pub(crate) fn lane_broke(&mut self, slot: LaneSlot, mut lane: Lane, error: TransportError, now: Instant) {
+        // Dropping the socket closes it; deregistering first is mio's rule, and a failure only leaves a dead entry.
+        let _ = self.poll.registry().deregister(lane.conn.stream());
+        self.lanes.release(slot);
+        let Lane { conn, role, .. } = lane;
+        match role {
+            Role::Opening { link, place, .. } => self.place_down(link, place, error, now),
+            Role::Asking(asking) => self.asking_broke(asking, conn, error, now),
+            Role::Answering(answering) => {
+                tracing::debug!(session = %answering.session, lane = answering.number, %error, "a peer's lane ended");
+                if let Some(session) = self.sessions.get_mut(&answering.session) {
+                    session.lanes.remove(&answering.number);
+                }
+            }
+        }
+    }
+
+    fn run_timers(&mut self, now: Instant) {
+        self.next_timer = None;
+        for slot in 0..self.links.len() as u32 {
+            if self.links[slot as usize].link.is_some() {
+                self.link_timers(slot, now);
+            }
+        }
+        let late: Vec<(LaneSlot, Instant)> = self
+            .lanes
+            .iter()
+            .filter_map(
+                |(slot, lane)| {
+                    if let Role::Opening { by, .. } = &lane.role { Some((slot, *by)) } else { None }
+                },
+            )
+            .collect();
+        for (slot, by) in late {
+            if by > now {
+                self.wake_by(by);
+            } else if let Some(lane) = self.lanes.take(slot) {
+                let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                self.lane_broke(
+                    slot,
+                    lane,
+                    TransportError::Io { what: "making a data lane".into(), source },
+                    now,
+                );
+            }
+        }
+        self.cancel_timers(now);
+    }
+
+    fn close_link(&mut self, slot: u32, code: OpErrorCode, now: Instant) {
+        let Some(link) = self.link_mut(slot) else { return };
+        let lanes: Vec<LaneSlot> = link.open().collect();
+        let id = link.id;
+        // First the ops that no lane has begun, so that they are told the plain reason.
+        for op in self.ops.find(|o| o.op.link == id) {
+            self.fail_op(op, OpError::new(code));
+        }
+        for lane_slot in lanes {
+            if let Some(lane) = self.lanes.take(lane_slot) {
+                let source = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
+                self.lane_broke(
+                    lane_slot,
+                    lane,
+                    TransportError::Io { what: "the link was closed".into(), source },
+                    now,
+                );
+            }
+        }
+        let fences = self.link_mut(slot).map(|l| std::mem::take(&mut l.fences)).unwrap_or_default();
+        for wait in fences {
+            self.fence_lost(wait);
+        }
+        self.links[slot as usize].link = None;
+        self.free_links.push(slot);
+        self.news
+            .retain(|e| !matches!(e, Event::LinkUp { link } | Event::LinkDown { link, .. } if *link == id));
+    }
+}
+
+// SAFETY: (1) an accepted op is either refused at once, with one completion, or in the op table, which gives one completion
+// out when its slot is freed; every way in which a lane or a link ends settles the ops it had. (2) A read's part counts as
+// landed when its last byte was received in place; a write's part when the target answered, which it does after the last byte
+// is in place. (3) An op is settled when no lane has a part of it: its addresses are then in no outbox and in no inbox, since a
+// lane's parts are given up only with its socket, or by withdrawing the frame, or by turning the inbox to scratch memory.
+// (4) Ops are failed by their own link's lanes only; `Cancelled` is given out only when every part was answered or its lane
+// was closed and fenced.
+unsafe impl Transport for TcpTransport {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: TRANSPORT,
+            read: true,
+            write: true,
+            kinds: KindSet::HOST,
+            max_op_bytes: u64::MAX >> 8,
+            max_ops: self.config.max_ops,
+            needs_target_cpu: true,
+            fences: true,
+        }
+    }
+
+    fn connect(&mut self, peer: PeerId, address: &[u8], now: Instant) -> Result<LinkId, TransportError> {
+        let address = TcpAddress::decode(address)?;
+        let slot = match self.free_links.pop() {
+            Some(slot) => slot,
+            None if self.links.len() < self.config.max_links as usize => {
+                self.links.push(LinkEntry { generation: 0, link: None });
+                (self.links.len() - 1) as u32
+            }
+            None => {
+                return Err(TransportError::TooManyLinks { transport: TRANSPORT, limit: self.links.len() });
+            }
+        };
+        let entry = &mut self.links[slot as usize];
+        entry.generation += 1;
+        let id = LinkId { slot, generation: entry.generation };
+        entry.link = Some(Link::new(id, peer, address, &self.config, now));
+        self.link_timers(slot, now);
+        Ok(id)
+    }
+
+    fn deliver(&mut self, link: LinkId, _bytes: &[u8], now: Instant) -> Result<(), TransportError> {
+        if self.find_link(link).is_none() {
+            return Err(TransportError::NoLink { transport: TRANSPORT });
+        }
+        self.close_link(link.slot, OpErrorCode::Protocol, now);
+        Err(orbit_te_wire::WireError::Invalid { what: "TCP has no messages for the control link" }.into())
+    }
+
+    unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize {
+        let mut taken = 0;
+        for op in ops {
+            if self.ops.is_full() || self.done.len() >= self.config.max_ops as usize {
+                break;
+            }
+            taken += 1;
+            if self.closed {
+                self.refuse_op(op, OpErrorCode::Closed);
+            } else if op.local.length == 0 || op.local.length > self.capabilities().max_op_bytes {
+                self.refuse_op(op, OpErrorCode::BadLength);
+            } else if self.find_link(op.link).is_none() {
+                self.refuse_op(op, OpErrorCode::NoLink);
+            } else if let (Some(slot), Some(link)) = (self.ops.insert(*op), self.find_link(op.link)) {
+                link.queue.push_back(slot);
+                if let Some(down) = link.down_since {
+                    let at = down + self.config.unreachable_after;
+                    self.wake_by(at);
+                }
+                if !self.to_pump.contains(&op.link.slot) {
+                    self.to_pump.push(op.link.slot);
+                }
+            }
+        }
+        self.pump_all(now);
+        taken
+    }
+
+    fn cancel(&mut self, token: Token, now: Instant) {
+        for op in self.ops.find(|o| o.op.token == token) {
+            self.cancel_op(op, now);
+        }
+    }
+
+    fn poll(&mut self, now: Instant, budget: usize, out: &mut Progress) -> bool {
+        let found = out.completions.len() + out.events.len();
+        self.take_events();
+        if self.next_timer.is_some_and(|at| at <= now) {
+            self.run_timers(now);
+        }
+        let round = self.to_serve.len();
+        for _ in 0..round {
+            if let Some(slot) = self.to_serve.pop_front() {
+                self.serve(slot, now);
+            }
+        }
+        self.pump_all(now);
+        for _ in 0..budget {
+            let Some(completion) = self.done.pop_front() else { break };
+            out.completions.push(completion);
+        }
+        out.events.append(&mut self.news);
+        round > 0 || out.completions.len() + out.events.len() > found
+    }
+
+    fn arm(&mut self, now: Instant) -> Arm {
+        let due = self.next_timer.is_some_and(|at| at <= now);
+        if due || !self.to_serve.is_empty() || !self.done.is_empty() || !self.news.is_empty() {
+            return Arm::Ready;
+        }
+        Arm::Sleep { fd: Some(self.poll.as_raw_fd()), until: self.next_timer }
+    }
+
+    fn disconnect(&mut self, link: LinkId, now: Instant) {
+        if self.find_link(link).is_some() {
+            self.close_link(link.slot, OpErrorCode::NoLink, now);
+        }
+    }
+
+    fn close(&mut self, now: Instant) {
+        self.closed = true;
+        for slot in 0..self.links.len() as u32 {
+            self.close_link(slot, OpErrorCode::Closed, now);
+        }
+        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            self.drop_session(session, now);
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.ops.is_empty() && self.done.is_empty()
+    }
+}
+
+/// Whether an op's part moves bytes into this side's memory.
+pub(crate) fn lands_here(what: &Asked) -> bool {
+    matches!(what, Asked::Part { kind: OpKind::Read, .. } | Asked::Abandoned { kind: OpKind::Read, .. })
+}
+
+/// The largest part of an op on a lane with this agreed limit.
+pub(crate) fn part_limit(payload_bytes: u64) -> u64 {
+    payload_bytes.clamp(1, MAX_PAYLOAD_BYTES)
+}
