@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: every fuzz target in `fuzz/`, run for a number of executions. New inputs go to a corpus under
 //! `target/`; what stands in `fuzz/seeds/` and `fuzz/corpus/` is read and left as it is.
 
-use crate::process::{self, answers, capture, expect_success, line_of, program, succeed, tee};
+use crate::process::{self, answers, capture, expect_success, line_of, program, read_lines, succeed};
 use crate::step::Outcome;
 use crate::tools::CARGO_FUZZ;
 use anyhow::Context;
@@ -18,7 +18,7 @@ pub(crate) struct FuzzArgs {
     /// Only these targets; may be given more than once.
     #[arg(long, value_name = "NAME")]
     target: Vec<String>,
-    /// Print the counts as one JSON object on stdout at the end.
+    /// Print the counts as one JSON object, alone on stdout.
     ///
     /// `targets` has one entry a target: `executions` (inputs that were tried), `seconds` (wall time that libFuzzer
     /// reports), `passed` (false on a finding, with `executions` then the count up to it as far as it is known).
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &FuzzArgs) -> anyhow::Result<ExitCode> {
     let fuzz = match obtain()? {
         Ok(fuzz) => fuzz,
         Err(why) => {
-            println!("fuzz: not run: {why}");
+            eprintln!("fuzz: not run: {why}");
             return Ok(ExitCode::from(2));
         }
     };
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &FuzzArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(!chosen.is_empty(), "fuzz/ has no targets");
     let mut targets = Vec::new();
     for target in chosen {
-        println!("\n==== fuzz {target}, {} executions", args.runs);
+        eprintln!("\n==== fuzz {target}, {} executions", args.runs);
         targets.push(fuzz.run(target, args.runs)?);
     }
     let total = Total { executions: targets.iter().map(|counts| counts.executions).sum(), targets };
@@ -125,10 +125,15 @@ impl Driver {
         command.args(kept.iter().filter(|folder| process::root().join(folder).is_dir()));
         command.arg("--").arg(format!("-runs={runs}")).args(["-print_final_stats=1", "-timeout=20"]);
         let mut counts = Counts { target, executions: 0, seconds: 0, passed: true };
-        let status = tee(&command, |line| counts.line(line))?;
+        let status = read_lines(&command, |line| {
+            if is_news(line) {
+                eprintln!("{line}");
+            }
+            counts.line(line);
+        })?;
         if let Err(error) = expect_success(&line_of(&command), status) {
             counts.passed = false;
-            println!("FAILED: {error:#}");
+            eprintln!("FAILED: {error:#}");
         }
         Ok(counts)
     }
@@ -143,6 +148,11 @@ impl Counts {
             self.seconds = seconds;
         }
     }
+}
+
+/// Whether a line is worth showing: all but those about single inputs that went into the corpus.
+fn is_news(line: &str) -> bool {
+    !(line.starts_with('#') && ["\tNEW ", "\tREDUCE ", "\tRELOAD "].iter().any(|kind| line.contains(kind)))
 }
 
 /// The seconds of a line like `Done 1000 runs in 3 second(s)`.
@@ -183,5 +193,6 @@ mod tests {
         }
         assert_eq!((counts.executions, counts.seconds), (2000, 4));
         assert_eq!(seconds_of("Done with it"), None);
+        assert!(is_news("#4096\tpulse  cov: 1") && !is_news("#2903\tREDUCE cov: 105"));
     }
 }

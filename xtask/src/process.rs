@@ -50,8 +50,8 @@ pub(crate) fn capture(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs to the end; stdout and stderr go to our stdout in the order in which they were written, and each line to `look`.
-pub(crate) fn tee(command: &Command, mut look: impl FnMut(&str)) -> anyhow::Result<ExitStatus> {
+/// Runs to the end; each line of stdout and stderr goes to `look` at once, in the order in which they were written.
+pub(crate) fn read_lines(command: &Command, mut look: impl FnMut(&str)) -> anyhow::Result<ExitStatus> {
     let line = line_of(command);
     // One pipe for both streams, so that a heading on one of them comes before its results on the other.
     let mut joined = Command::new("sh");
@@ -71,9 +71,7 @@ pub(crate) fn tee(command: &Command, mut look: impl FnMut(&str)) -> anyhow::Resu
     let mut reader = BufReader::new(stdout);
     let mut bytes = Vec::new();
     while reader.read_until(b'\n', &mut bytes)? > 0 {
-        let text = String::from_utf8_lossy(&bytes);
-        print!("{text}");
-        look(text.trim_end());
+        look(String::from_utf8_lossy(&bytes).trim_end());
         bytes.clear();
     }
     Ok(child.wait()?)
@@ -149,11 +147,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tee_keeps_the_order_of_both_streams() {
+    fn lines_keep_the_order_of_both_streams() {
         let mut command = program("sh");
         command.args(["-c", "echo one >&2; echo two; echo three >&2; exit 3"]);
         let mut lines = Vec::new();
-        let status = tee(&command, |line| lines.push(line.to_string())).unwrap();
+        let status = read_lines(&command, |line| lines.push(line.to_string())).unwrap();
         assert_eq!(lines, ["one", "two", "three"]);
         assert_eq!(status.code(), Some(3));
     }

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change is taken. Steps run in order, all of them, also after a
 //! failure; the run ends with a table and one line of counts.
 
-use crate::process::{cargo, expect_success, line_of, program, quietly_within, root, succeed, tee};
+use crate::process::{cargo, expect_success, line_of, program, quietly_within, read_lines, root, succeed};
 use crate::step::{Ledger, Outcome};
 use crate::tally::Tally;
 use crate::tools::CARGO_DENY;
@@ -115,7 +115,10 @@ fn tests(tally: &mut Tally) -> anyhow::Result<Outcome> {
     let mut test = cargo();
     test.args(["test", "--workspace", "--all-features", "--no-fail-fast"]).env(SKIP_FILE, &skips);
     println!("$ {}", line_of(&test));
-    let status = tee(&test, |line| tally.line(line))?;
+    let status = read_lines(&test, |line| {
+        println!("{line}");
+        tally.line(line);
+    })?;
     tally.skips(&std::fs::read_to_string(&skips)?);
     expect_success(&line_of(&test), status)?;
     Ok(Outcome::Passed)

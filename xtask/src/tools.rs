@@ -33,7 +33,7 @@ impl Tool {
         }
         let dir = cache_dir()?.join("tools");
         let Tool { name, version, minutes } = self;
-        println!("{name} {version} is not here: building it once into {} ({minutes})", dir.display());
+        eprintln!("{name} {version} is not here: building it once into {} ({minutes})", dir.display());
         let mut install = process::cargo();
         install.args(["install", "--locked", "--version", version, "--root"]).arg(&dir).arg(name);
         // The tool's own build must not land in, or lock, the workspace's target folder.
