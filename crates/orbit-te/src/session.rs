@@ -257,7 +257,7 @@ async fn handle(session: &Session, message: Control, shared: &Weak<Shared>) -> O
             session.answered(request, message);
             return None;
         }
-        Control::Transport { .. } | Control::Reach { .. } => return None,
+        Control::Transport { .. } => return None,
         Control::Goodbye { reason } => return Some(format!("it closed the session: {reason}")),
     };
     if session.outgoing.send(answer).await.is_err() {
