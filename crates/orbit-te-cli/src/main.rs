@@ -3,7 +3,10 @@
 
 #![deny(unsafe_code)]
 
+mod bench;
+mod child;
 mod console;
+mod demo;
 mod failure;
 mod get;
 mod pattern;
@@ -15,6 +18,7 @@ mod signals;
 mod size;
 mod stream;
 mod sys;
+mod target;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
@@ -46,17 +50,24 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Demo),
     Serve(serve::Serve),
     Put(put::Put),
     Get(get::Get),
+    Bench(bench::Bench),
+    #[command(hide = true)]
+    DemoTarget(target::DemoTarget),
 }
 
 impl Command {
     fn run(&self) -> Result<(), Failure> {
         match self {
+            Command::Demo(command) => command.run(),
             Command::Serve(command) => command.run(),
             Command::Put(command) => command.run(),
             Command::Get(command) => command.run(),
+            Command::Bench(command) => command.run(),
+            Command::DemoTarget(command) => command.run(),
         }
     }
 }

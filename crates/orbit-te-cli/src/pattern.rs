@@ -5,9 +5,38 @@
 //! cell's number: a cell that lands elsewhere, is old, or is missing differs.
 
 use orbit_te::{MemoryError, Region};
+use serde::{Deserialize, Serialize};
 
 const CELL: u64 = 64 * 1024;
 const PLACES: u64 = 1 << 20;
+
+/// Blocks of a region, and which bytes they hold.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Span {
+    pub(crate) seed: u64,
+    /// The first block's position in the stream of test bytes.
+    pub(crate) position: u64,
+    /// The first block's place in the region.
+    pub(crate) offset: u64,
+    /// The length of one block.
+    pub(crate) length: u64,
+    /// From one block to the next, of places and positions alike.
+    pub(crate) stride: u64,
+    pub(crate) count: u64,
+}
+
+impl Span {
+    /// One block.
+    pub(crate) fn one(seed: u64, position: u64, offset: u64, length: u64) -> Span {
+        Span { seed, position, offset, length, stride: length, count: 1 }
+    }
+
+    /// Place and position of every block.
+    fn blocks(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let Span { position, offset, stride, .. } = *self;
+        (0..self.count).map(move |n| (offset + n * stride, position + n * stride))
+    }
+}
 
 /// A generator of test bytes.
 pub(crate) struct Pattern {
@@ -52,34 +81,25 @@ impl Pattern {
         })
     }
 
-    /// Fills `length` bytes of the region from `offset` on with the bytes of these positions.
-    pub(crate) fn fill(
-        &self,
-        region: &Region,
-        offset: u64,
-        length: u64,
-        seed: u64,
-        position: u64,
-    ) -> Result<(), MemoryError> {
-        self.pieces(seed, position, length).try_for_each(|(at, piece)| region.write_at(offset + at, piece))
+    /// Fills the span's blocks.
+    pub(crate) fn fill(&self, region: &Region, span: &Span) -> Result<(), MemoryError> {
+        span.blocks().try_for_each(|(offset, position)| {
+            self.pieces(span.seed, position, span.length)
+                .try_for_each(|(at, piece)| region.write_at(offset + at, piece))
+        })
     }
 
-    /// Compares every byte; where the first wrong one is, counted from `offset`.
-    pub(crate) fn check(
-        &self,
-        region: &Region,
-        offset: u64,
-        length: u64,
-        seed: u64,
-        position: u64,
-    ) -> Result<Option<u64>, MemoryError> {
-        let mut found = vec![0u8; CELL.min(length) as usize];
-        for (at, piece) in self.pieces(seed, position, length) {
-            let found = &mut found[..piece.len()];
-            region.read_at(offset + at, found)?;
-            if found != piece {
-                let wrong = found.iter().zip(piece).position(|(a, b)| a != b).unwrap_or(0);
-                return Ok(Some(at + wrong as u64));
+    /// Compares every byte of the span's blocks; where in the region the first wrong one is.
+    pub(crate) fn check(&self, region: &Region, span: &Span) -> Result<Option<u64>, MemoryError> {
+        let mut found = vec![0u8; CELL.min(span.length) as usize];
+        for (offset, position) in span.blocks() {
+            for (at, piece) in self.pieces(span.seed, position, span.length) {
+                let found = &mut found[..piece.len()];
+                region.read_at(offset + at, found)?;
+                if found != piece {
+                    let wrong = found.iter().zip(piece).position(|(a, b)| a != b).unwrap_or(0);
+                    return Ok(Some(offset + at + wrong as u64));
+                }
             }
         }
         Ok(None)
@@ -97,16 +117,19 @@ mod tests {
         let memory = HostBuffer::new(300_000).unwrap().into_backing();
         let region = engine.register(memory, Access::LOCAL).unwrap();
         let pattern = Pattern::new();
-        pattern.fill(&region, 100, 200_000, 1, 12_345).unwrap();
-        assert_eq!(pattern.check(&region, 100, 200_000, 1, 12_345).unwrap(), None);
-        assert_eq!(pattern.check(&region, 70_100, 1_000, 1, 82_345).unwrap(), None);
-        assert!(pattern.check(&region, 100, 200_000, 2, 12_345).unwrap().is_some());
-        assert!(pattern.check(&region, 100, 200_000, 1, 12_346).unwrap().is_some());
-        assert!(pattern.check(&region, 101, 200_000, 1, 12_345).unwrap().is_some());
+        let span = Span::one(1, 12_345, 100, 200_000);
+        pattern.fill(&region, &span).unwrap();
+        let check = |span: Span| pattern.check(&region, &span).unwrap();
+        assert_eq!(check(span), None);
+        assert_eq!(check(Span { position: 82_345, offset: 70_100, length: 1_000, ..span }), None);
+        assert_eq!(check(Span { length: 10, stride: 70_000, count: 3, ..span }), None);
+        assert!(check(Span { seed: 2, ..span }).is_some());
+        assert!(check(Span { position: 12_346, ..span }).is_some());
+        assert!(check(Span { offset: 101, ..span }).is_some());
 
         let mut byte = [0u8];
         region.read_at(150_000, &mut byte).unwrap();
         region.write_at(150_000, &[byte[0] ^ 1]).unwrap();
-        assert_eq!(pattern.check(&region, 100, 200_000, 1, 12_345).unwrap(), Some(149_900));
+        assert_eq!(check(span), Some(150_000));
     }
 }
