@@ -4,7 +4,7 @@
 use crate::failure::Failure;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use tracing_subscriber::EnvFilter;
 
 /// Prints a line to stdout at once.
@@ -33,5 +33,6 @@ pub(crate) fn start_log(base: usize, verbose: u8) {
     const LEVELS: [&str; 4] = ["warn", "info", "debug", "trace"];
     let level = LEVELS[(base + usize::from(verbose)).min(LEVELS.len() - 1)];
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
 }

@@ -4,7 +4,7 @@
 use crate::failure::Failure;
 use crate::size::Size;
 use clap::Args;
-use orbit_te::{Access, Engine, Segment};
+use orbit_te::{Access, Engine, Segment, SegmentToken};
 use std::time::Duration;
 
 /// How long opening a segment may take.
@@ -43,7 +43,7 @@ impl Place {
 
     /// Checks the words alone.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        self.split().map(|_| ())
+        check(self.split()?.0)
     }
 
     /// Opens the segment, and checks the offset and the right to do this.
@@ -61,8 +61,17 @@ impl Place {
     }
 }
 
+/// Refuses a damaged token; addresses are checked when they are used.
+pub(crate) fn check(text: &str) -> Result<(), Failure> {
+    if text.trim_start().starts_with("otseg") {
+        text.parse::<SegmentToken>().map_err(|e| Failure::Usage(e.to_string()))?;
+    }
+    Ok(())
+}
+
 /// Opens a segment that permits what is needed.
 pub(crate) fn open(engine: &Engine, text: &str, needed: Access) -> Result<Segment, Failure> {
+    check(text)?;
     let segment = engine.open(text).wait(OPEN_LIMIT)?;
     if !segment.access().contains(needed) {
         let verb = if needed.contains(Access::REMOTE_WRITE) { "written" } else { "read" };

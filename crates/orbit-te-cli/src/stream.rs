@@ -64,7 +64,8 @@ impl Stream {
         block: Block,
         start: impl FnOnce(&Slice) -> Result<Transfer, orbit_te::Error>,
     ) -> Result<(), Failure> {
-        let mut transfer = start(&self.region.slice(block.memory, block.length)?)?;
+        let slice = self.region.slice(block.memory, block.length)?;
+        let mut transfer = start(&slice).map_err(|e| self.at(block, e.into()))?;
         let_run(&mut transfer);
         self.flying.push_back((block, transfer));
         self.next += 1;
@@ -74,14 +75,13 @@ impl Stream {
     /// Waits for the oldest block; none when none is under way.
     pub(crate) fn land(&mut self) -> Result<Option<Block>, Failure> {
         let Some((block, transfer)) = self.flying.pop_front() else { return Ok(None) };
-        match transfer.wait() {
-            Ok(_) => Ok(Some(block)),
-            Err(error) => {
-                let end = block.at + block.length;
-                Err(Failure::from(error)
-                    .while_doing(format_args!("bytes {}..{end} of {}", block.at, self.total)))
-            }
-        }
+        transfer.wait().map_err(|e| self.at(block, e.into()))?;
+        Ok(Some(block))
+    }
+
+    fn at(&self, block: Block, failure: Failure) -> Failure {
+        let end = block.at + block.length;
+        failure.while_doing(format_args!("bytes {}..{end} of {}", block.at, self.total))
     }
 }
 
