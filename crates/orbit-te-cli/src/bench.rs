@@ -16,32 +16,51 @@ use stage::Stage;
 
 /// Measure reads and writes.
 ///
-/// Each point (an op and a block size) is warmed up, then repeated for --seconds. Without --peer a second process of this program
-/// is the target. Both sides have buffers of 128 MiB, more where the submissions of all threads need it, and the blocks walk
-/// through them, so that they are cold in the caches. With --peer the segment's bytes are overwritten by writes and by --verify.
+/// Each point (an op and a block size) is warmed up, then repeated for
+/// --seconds. Without --peer a second process of this program is the target.
+/// Both sides have buffers of 128 MiB, more where the submissions of all
+/// threads need it, and the blocks walk through them, so that they are cold in
+/// the caches. With --peer, writes and --verify overwrite the segment's bytes.
 ///
-/// A submission is one block, or --batch blocks submitted together, each followed by a gap of its own size on both sides. Every
-/// thread keeps --depth submissions under way and waits for them in order.
+/// A submission is one block, or --batch blocks submitted together, each
+/// followed by a gap of its own size on both sides. Every thread keeps --depth
+/// submissions under way and waits for them in order.
 ///
 /// The numbers, in the table and in JSON lines:
-///   op             write: our bytes into the segment; read: the segment's bytes to us
+///
+///   op             write: our bytes into the segment; read: its bytes to us
 ///   block_bytes    length of a block
-///   batch, depth, threads, lanes   as given by the options
-///   gib_per_s      GiB (2^30 bytes) of blocks moved per second of wall time, from the first submission to the last answer, all
-///                  threads together; making and checking of bytes not included
-///   p50_us, p99_us, min_us, max_us   microseconds from the call that submits to the return of the call that waits, of one
-///                  submission; percentiles by nearest rank. With a depth over 1 this includes the time behind earlier ones
-///   cpu_s_per_gib  CPU seconds, user and system, of all threads, per GiB moved, over the same time
-///   cpu_of         both: this process and the target together; initiator: this process alone, since with --peer the other
-///                  side's time is not known here
-///   verified       true: after the time was up, every byte that had been moved was compared with what was sent, by the side that
-///                  received it (with --peer: by reading it back); null (-): not compared. A wrong byte ends the run, exit code 1
-///   bytes, seconds, submissions   what gib_per_s was computed from: bytes moved, wall time, submissions done
-///   buffer_bytes   the range of each side's buffer that the blocks walk through
+///   batch, depth, threads, lanes
+///                  as given by the options
+///   gib_per_s      GiB (2^30 bytes) of blocks moved per second of wall time,
+///                  from the first submission to the last answer, all threads
+///                  together; making and checking bytes is not included
+///   p50_us, p99_us, min_us, max_us
+///                  microseconds of one submission, from the call that submits
+///                  to the return of the call that waits; percentiles by
+///                  nearest rank. With a depth over 1 that includes the time
+///                  behind earlier submissions. Of more than 400,000 a second,
+///                  or 4 million in all, the later ones are not in them
+///   cpu_s_per_gib  CPU seconds, user and system, of all threads, per GiB
+///                  moved, over the same time as gib_per_s
+///   cpu_of         both: of this process and the target together; initiator:
+///                  of this process alone, as with --peer the other side's
+///                  time is not known here
+///   verified       true: after the time was up, every byte that had been moved
+///                  was compared with what was sent, by the side that received
+///                  it (with --peer, by reading it back); null, in the table
+///                  `-`: not compared. A wrong byte ends the run with exit
+///                  code 1 and no line for its point
+///   bytes, seconds, submissions
+///                  what gib_per_s was computed from: bytes moved, wall time,
+///                  and how many submissions that took
+///   buffer_bytes   the part of each side's buffer that the blocks walk through
+///   peer, version, transport
+///                  always `orbit-te`, its version, `tcp`
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Bench {
-    /// A segment to measure with: HOST:PORT/NAME or a token. Its bytes are overwritten. Default: a process of our own.
+    /// A segment to measure with: HOST:PORT/NAME or a token. Default: a process of our own.
     #[arg(long, value_name = "SEGMENT")]
     peer: Option<String>,
     /// What to measure.

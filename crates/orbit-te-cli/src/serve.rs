@@ -19,14 +19,19 @@ use std::time::Duration;
 /// Offer memory, or a file, as a named segment that peers read and write.
 ///
 /// Prints one line when peers can connect:
-///   serving HOST:PORT/NAME BYTES read-write|read-only TOKEN
-/// Either HOST:PORT/NAME or TOKEN names the segment in `put`, `get` and `bench`. The log on stderr tells of peers that come and go
-/// and of every finished `put` and `get`; -v tells more, RUST_LOG sets it in detail. SIGINT or SIGTERM ends it with exit code 0,
-/// a served file's bytes written to the disk.
 ///
-/// Whoever reaches the address may read the segment and, unless it is read-only, write it. Hence an address other than a loopback
-/// one needs --trust-network.
+///   serving HOST:PORT/NAME BYTES read-write|read-only TOKEN
+///
+/// `put`, `get` and `bench` take HOST:PORT/NAME or TOKEN. The log on stderr
+/// tells of peers that come and go and of every `put` and `get` that finished,
+/// as those tell it; -v tells more, RUST_LOG sets it in detail. SIGINT or
+/// SIGTERM ends it with exit code 0, a served file's bytes written to the disk.
+///
+/// Whoever reaches the address may read the segment and, unless it is
+/// read-only, write it. Hence an address other than a loopback one needs
+/// --trust-network.
 #[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
 pub(crate) struct Serve {
     /// Where to listen; port 0 takes a free one, 0.0.0.0 or [::] all interfaces.
     #[arg(long, value_name = "HOST:PORT")]
