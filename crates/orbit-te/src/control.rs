@@ -91,7 +91,8 @@ pub(crate) async fn reach(shared: &Arc<Shared>, target: &Target) -> Result<Arc<P
             Ok(Err(Error::Unreachable { cause, .. })) => failures.push(format!("{address}: {cause}")),
             Ok(Err(error)) => return Err(error),
             Err(_) => {
-                failures.push(format!("{address}: no answer after {:?}", shared.config.control_timeout))
+                let waited = shared.config.control_timeout;
+                failures.push(format!("{address}: no answer after {waited:?}; does OrbitTE listen there?"));
             }
         }
     }
@@ -99,7 +100,12 @@ pub(crate) async fn reach(shared: &Arc<Shared>, target: &Target) -> Result<Arc<P
         Target::Address { host, .. } => host.clone(),
         Target::Token(token) => format!("the owner of segment `{}`", token.name),
     };
-    let cause = if failures.is_empty() { "it has no address".to_string() } else { failures.join("; ") };
+    let cause = match failures.as_slice() {
+        [] => "it has no address".to_string(),
+        // Not to name the address twice.
+        [only] => only.strip_prefix(&format!("{address}: ")).unwrap_or(only).to_string(),
+        several => several.join("; "),
+    };
     Err(Error::Unreachable { address, cause })
 }
 
