@@ -65,6 +65,16 @@ enum Inbox {
     Discard { remaining: u64 },
 }
 
+/// Whether the last call moved less than it might have. Mostly that means that the kernel has no more (no room, no bytes), and
+/// an event follows; but a page of the region that can't be touched looks the same, and only another call tells.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Short {
+    No,
+    Yes,
+    /// And [`Conn::moved_short`] has said so.
+    Noted,
+}
+
 struct Outgoing {
     header: [u8; FRAME_BYTES],
     id: u64,
@@ -89,6 +99,7 @@ pub(crate) struct Conn {
     writable: bool,
     /// The peer has closed its side: a short read no longer means that nothing is left.
     read_closed: bool,
+    short: Short,
     header: [u8; FRAME_BYTES],
     header_got: usize,
     inbox: Inbox,
@@ -106,6 +117,7 @@ impl Conn {
             readable: false,
             writable: false,
             read_closed: false,
+            short: Short::No,
             header: [0; FRAME_BYTES],
             header_got: 0,
             inbox: Inbox::Header,
@@ -200,6 +212,7 @@ impl Conn {
             match unsafe { sys::send(self.fd, &mut ranges[..used]) } {
                 Ok(sent) => {
                     self.writable = sent == offered;
+                    self.note_short(!self.writable);
                     self.advance(sent as u64);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.writable = false,
@@ -208,6 +221,28 @@ impl Conn {
             }
         }
         Ok(())
+    }
+
+    fn note_short(&mut self, short: bool) {
+        if short && self.short == Short::No {
+            self.short = Short::Yes;
+        }
+    }
+
+    /// Whether a call since the last [`Conn::try_again`] moved less than it might have; says so once.
+    pub(crate) fn moved_short(&mut self) -> bool {
+        let news = self.short == Short::Yes;
+        if news {
+            self.short = Short::Noted;
+        }
+        news
+    }
+
+    /// Asks the kernel again after a short call, before anybody sleeps on it.
+    pub(crate) fn try_again(&mut self) {
+        self.short = Short::No;
+        self.readable |= self.is_landing();
+        self.writable |= !self.outbox.is_empty();
     }
 
     fn gather(&self, ranges: &mut [IoRange; MAX_RANGES]) -> (usize, usize) {
@@ -284,6 +319,7 @@ impl Conn {
             };
             // A short count means that the kernel has no more: the next byte brings a new event.
             self.readable = got == asked || self.read_closed;
+            self.note_short((got as u64) < wanted && self.is_landing());
             if self.consume(got as u64, wanted) {
                 return Ok(Received::Payload);
             }

@@ -161,12 +161,13 @@ impl TcpTransport {
 
     /// Gives waiting ops to lanes, for all links where something has changed.
     pub(crate) fn pump_all(&mut self, now: Instant) {
-        // A lane that breaks while it is given parts may list its link again: that is for the next poll.
-        for k in 0..self.to_pump.len() {
-            let link = self.to_pump[k];
+        // A lane that breaks while it is given parts lists its link again: that is for the next poll.
+        std::mem::swap(&mut self.to_pump, &mut self.pumping);
+        for k in 0..self.pumping.len() {
+            let link = self.pumping[k];
             self.pump(link, now);
         }
-        self.to_pump.clear();
+        self.pumping.clear();
     }
 
     fn pump(&mut self, link_slot: u32, now: Instant) {
@@ -189,12 +190,7 @@ impl TcpTransport {
             let Some(Place::Up { lane: slot }) = self.link_mut(link_slot).map(|l| l.places[place]) else {
                 continue;
             };
-            let result = self.lanes.get_mut(slot).map_or(Ok(()), |lane| lane.conn.flush());
-            if let Err(error) = result {
-                if let Some(lane) = self.lanes.take(slot) {
-                    self.lane_broke(slot, lane, error.into(), now);
-                }
-            }
+            self.flush_lane(slot, now);
         }
     }
 

@@ -50,8 +50,8 @@ pub(crate) struct Link {
     pub(crate) down_since: Option<Instant>,
     /// Whether an attempt to make a lane has failed since there was one.
     pub(crate) failed: bool,
-    /// The pause before a lane is made again.
-    pause: Duration,
+    /// For each place, the pause before its lane is made again.
+    pauses: Vec<Duration>,
     /// Which address is tried next.
     turn: usize,
 }
@@ -74,7 +74,7 @@ impl Link {
             fences: Vec::new(),
             down_since: Some(now),
             failed: false,
-            pause: config.reconnect_pause.0,
+            pauses: vec![config.reconnect_pause.0; lanes],
             turn: 0,
         }
     }
@@ -102,7 +102,7 @@ impl Link {
     /// A lane stands: whether it is the first.
     pub(crate) fn lane_up(&mut self, place: usize, lane: LaneSlot, config: &TcpConfig) -> bool {
         self.places[place] = Place::Up { lane };
-        self.pause = config.reconnect_pause.0;
+        self.pauses[place] = config.reconnect_pause.0;
         self.failed = false;
         // The address that worked is the one for the next lane.
         self.turn = self.turn.wrapping_sub(1);
@@ -112,12 +112,14 @@ impl Link {
     /// A lane is gone: whether it was the last that was up.
     pub(crate) fn lane_down(&mut self, place: usize, now: Instant, config: &TcpConfig) -> bool {
         let was_up = matches!(self.places[place], Place::Up { .. });
-        self.places[place] = Place::Down { retry_at: now + self.pause };
+        // Each place has its own pause: the peer may permit some lanes and refuse others, for ever.
+        let pause = self.pauses[place];
+        self.places[place] = Place::Down { retry_at: now + pause };
+        self.pauses[place] = (pause * 2).min(config.reconnect_pause.1);
         self.failed = true;
         if self.up().next().is_some() {
             return false;
         }
-        self.pause = (self.pause * 2).min(config.reconnect_pause.1);
         if self.down_since.is_none() {
             self.down_since = Some(now);
         }

@@ -58,8 +58,12 @@ pub struct TcpTransport {
     pub(crate) sessions: HashMap<SessionId, Session>,
     /// Lanes with something to do.
     to_serve: VecDeque<LaneSlot>,
+    /// Lanes whose last call moved less than it might have, to be tried once more before sleeping.
+    short: Vec<LaneSlot>,
     /// Links whose queue may move again.
     pub(crate) to_pump: Vec<u32>,
+    /// Those of them whose turn it is.
+    pub(crate) pumping: Vec<u32>,
     pub(crate) done: VecDeque<Completion>,
     pub(crate) news: Vec<Event>,
     pub(crate) scratch: Box<[u8]>,
@@ -92,7 +96,9 @@ impl TcpTransport {
             ops: OpTable::new(max_ops),
             sessions: HashMap::new(),
             to_serve: VecDeque::with_capacity(EVENTS),
+            short: Vec::with_capacity(EVENTS),
             to_pump: Vec::with_capacity(16),
+            pumping: Vec::with_capacity(16),
             done: VecDeque::with_capacity(max_ops as usize),
             news: Vec::new(),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
@@ -148,6 +154,20 @@ impl TcpTransport {
         self.settle(op);
     }
 
+    /// Hands a lane's frames to the kernel.
+    pub(crate) fn flush_lane(&mut self, slot: LaneSlot, now: Instant) {
+        let Some(lane) = self.lanes.get_mut(slot) else { return };
+        let result = lane.conn.flush();
+        if lane.conn.moved_short() {
+            self.short.push(slot);
+        }
+        if let Err(error) = result {
+            if let Some(lane) = self.lanes.take(slot) {
+                self.lane_broke(slot, lane, error.into(), now);
+            }
+        }
+    }
+
     fn refuse_op(&mut self, op: &Op, code: OpErrorCode) {
         self.done.push_back(Completion { token: op.token, result: Err(OpError::new(code)), bytes: 0 });
     }
@@ -185,7 +205,11 @@ impl TcpTransport {
         match result {
             Ok(()) => {
                 let again = lane.is_ready();
+                let short = lane.conn.moved_short();
                 self.lanes.put(slot, lane);
+                if short {
+                    self.short.push(slot);
+                }
                 if again {
                     self.list(slot);
                 }
@@ -382,8 +406,15 @@ unsafe impl Transport for TcpTransport {
     }
 
     fn arm(&mut self, now: Instant) -> Arm {
+        while let Some(slot) = self.short.pop() {
+            if let Some(lane) = self.lanes.get_mut(slot) {
+                lane.conn.try_again();
+                self.list(slot);
+            }
+        }
         let due = self.next_timer.is_some_and(|at| at <= now);
-        if due || !self.to_serve.is_empty() || !self.done.is_empty() || !self.news.is_empty() {
+        let listed = !self.to_serve.is_empty() || !self.to_pump.is_empty();
+        if due || listed || !self.done.is_empty() || !self.news.is_empty() {
             return Arm::Ready;
         }
         Arm::Sleep { fd: Some(self.poll.as_raw_fd()), until: self.next_timer }

@@ -114,7 +114,7 @@ impl Batch {
                 None => {
                     let mut ops = Vec::with_capacity(self.requests.len());
                     ops.push(op);
-                    parts.push(Part { worker: peer.worker.clone(), ops });
+                    parts.push(Part::new(peer.worker.clone(), ops));
                 }
             }
         }
@@ -129,12 +129,32 @@ fn announce(shared: &Arc<Shared>, to: Segment, name: String, payload: Vec<u8>) -
     check_notification(&name, &payload)?;
     let control = shared.control.clone();
     Ok(Box::new(move |state: Arc<TransferState>| {
+        let limit = state.deadline.saturating_duration_since(std::time::Instant::now());
+        let ends = Ends(Some(state));
         control.spawn(async move {
-            let limit = state.deadline.saturating_duration_since(std::time::Instant::now());
             let sent = notify(&to, name, payload, limit.max(Duration::from_millis(1))).await;
-            state.end(sent.err().map(|e| TransferError::Notification(Arc::from(e.to_string()))));
+            ends.with(sent.err().map(|e| TransferError::Notification(Arc::from(e.to_string()))));
         });
     }))
+}
+
+/// A transfer whose end is with the control thread, which may be gone before it comes to that.
+struct Ends(Option<Arc<TransferState>>);
+
+impl Ends {
+    fn with(mut self, error: Option<TransferError>) {
+        if let Some(state) = self.0.take() {
+            state.end(error);
+        }
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if let Some(state) = self.0.take() {
+            state.end(Some(TransferError::Notification(Arc::from("the engine was shut down"))));
+        }
+    }
 }
 
 /// Refuses a notification that no peer takes.

@@ -79,8 +79,17 @@ pub(crate) async fn reach(shared: &Arc<Shared>, target: &Target) -> Result<Arc<P
         }
         Target::Token(token) => (token.addresses.clone(), Some((token.peer, token.incarnation))),
     };
-    // One at a time: two callers that open the same peer's segments get one session.
-    let _opening = shared.opening.lock().await;
+    // One at a time to each peer: two callers that open its segments get one session. Others are not held up.
+    let turn = addresses.first().map(|first| shared.turn(*first));
+    let limit = shared.config.control_timeout;
+    let _mine =
+        match &turn {
+            Some(turn) => Some(timeout(limit, turn.lock()).await.map_err(|_| Error::TimedOut {
+                what: "waiting for an earlier call of the same peer",
+                limit,
+            })?),
+            None => None,
+        };
     if let Some(peer) = shared.known_peer(&addresses, expected) {
         return Ok(peer);
     }

@@ -164,7 +164,7 @@ impl Core {
 
     fn begin(&mut self, transfer: Arc<TransferState>, part: usize) {
         if self.closed {
-            transfer.part_done(0, Some(TransferError::Closed));
+            transfer.part_done(part, 0, Some(TransferError::Closed));
             return;
         }
         let deadline = transfer.deadline;
@@ -267,7 +267,7 @@ impl Core {
             }
             GivenUp::Closed => TransferError::Closed,
         });
-        active.transfer.part_done(active.bytes, error);
+        active.transfer.part_done(active.part, active.bytes, error);
     }
 
     fn happened(&mut self, event: Event) {

@@ -29,6 +29,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+/// Held by whoever calls a peer.
+pub(crate) type Turn = Arc<tokio::sync::Mutex<()>>;
+
 /// What the engine's threads and handles share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
@@ -43,8 +46,8 @@ pub(crate) struct Shared {
     exposed: RwLock<HashMap<String, Region>>,
     /// Peers that this side opened a session to.
     pub(crate) peers: Mutex<Vec<Arc<Peer>>>,
-    /// Held while a session is opened.
-    pub(crate) opening: tokio::sync::Mutex<()>,
+    /// For each address that is being called, a lock that is held meanwhile.
+    opening: Mutex<HashMap<SocketAddr, Turn>>,
     /// Sessions that peers opened to this side.
     pub(crate) admitted: Mutex<HashMap<SessionId, Arc<Session>>>,
     notifications: mpsc::Sender<Notification>,
@@ -85,6 +88,13 @@ impl Shared {
         if let Some(server) = self.server_for(session) {
             server.drop_session(session);
         }
+    }
+
+    /// The lock to hold while somebody is called at this address.
+    pub(crate) fn turn(&self, address: SocketAddr) -> Turn {
+        let mut opening = self.opening.lock();
+        opening.retain(|_, turn| Arc::strong_count(turn) > 1);
+        opening.entry(address).or_default().clone()
     }
 
     /// An open session to whoever was reached at one of these addresses.
@@ -276,7 +286,7 @@ impl Engine {
             control: control.handle.clone(),
             exposed: RwLock::new(HashMap::new()),
             peers: Mutex::new(Vec::new()),
-            opening: tokio::sync::Mutex::new(()),
+            opening: Mutex::new(HashMap::new()),
             admitted: Mutex::new(HashMap::new()),
             notifications,
             receiver: Mutex::new(Some(receiver)),
@@ -503,6 +513,9 @@ impl fmt::Debug for Engine {
 fn check(config: &Config) -> Result<(), Error> {
     if config.workers == 0 || config.serving_workers == 0 {
         return Err(Error::Config("an engine needs at least one worker and one serving worker".to_string()));
+    }
+    if config.heartbeat.is_zero() {
+        return Err(Error::Config("a heartbeat of zero would take every peer for gone".to_string()));
     }
     if config.advertise.len() > MAX_ADDRESSES {
         return Err(Error::Config(format!("at most {MAX_ADDRESSES} addresses can be advertised")));

@@ -37,6 +37,6 @@ impl Notifications {
 
     /// Blocks the calling thread until one is there, at most for `limit`.
     pub fn recv_for(&mut self, limit: Duration) -> Option<Notification> {
-        block_on(self.queue.recv(), Some(Instant::now() + limit)).flatten()
+        block_on(self.queue.recv(), Instant::now().checked_add(limit)).flatten()
     }
 }

@@ -2,11 +2,10 @@
 //! its leases are dropped before anybody is told; dropping the handle drops interest and nothing else.
 
 use crate::error::TransferError;
-use crate::pending::thread_waker;
 use crate::worker::Worker;
 use orbit_te_memory::Lease;
 use orbit_te_transport::Op;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -33,6 +32,14 @@ pub(crate) struct Part {
     pub(crate) worker: Arc<Worker>,
     /// The token of each is its number in the batch.
     pub(crate) ops: Vec<Op>,
+    /// Whether the worker has finished with it.
+    over: AtomicBool,
+}
+
+impl Part {
+    pub(crate) fn new(worker: Arc<Worker>, ops: Vec<Op>) -> Part {
+        Part { worker, ops, over: AtomicBool::new(false) }
+    }
 }
 
 /// Done once the data is in place, before the transfer ends. Called by a worker, so it may only hand work over.
@@ -47,6 +54,8 @@ pub(crate) struct TransferState {
     parts_left: AtomicUsize,
     done: AtomicBool,
     inner: Mutex<Inner>,
+    /// Told when there is a result.
+    ended: Condvar,
 }
 
 struct Inner {
@@ -77,6 +86,7 @@ impl TransferState {
             deadline: submitted.checked_add(after).unwrap_or(submitted + far),
             done: AtomicBool::new(false),
             inner: Mutex::new(inner),
+            ended: Condvar::new(),
         })
     }
 
@@ -84,8 +94,15 @@ impl TransferState {
         self.done.load(Ordering::Acquire)
     }
 
+    /// Whether a worker has finished with its part. The transfer ends with the last one, or later where a notification is bound
+    /// to it.
+    pub(crate) fn is_over(&self, part: usize) -> bool {
+        self.parts[part].over.load(Ordering::Acquire)
+    }
+
     /// A worker has finished its part: with so many bytes in place, and the first error if there was one.
-    pub(crate) fn part_done(self: &Arc<Self>, bytes: u64, error: Option<TransferError>) {
+    pub(crate) fn part_done(self: &Arc<Self>, part: usize, bytes: u64, error: Option<TransferError>) {
+        self.parts[part].over.store(true, Ordering::Release);
         let mut inner = self.inner.lock();
         inner.bytes += bytes;
         if let Some(error) = error {
@@ -94,18 +111,14 @@ impl TransferState {
         if self.parts_left.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        // Nobody touches the memory any more: the leases go first.
-        inner.leases.clear();
-        let afterwards = inner.afterwards.take();
-        match (afterwards, inner.error.take()) {
-            (Some(afterwards), None) => {
-                drop(inner);
-                afterwards(self.clone());
-            }
-            (_, error) => {
-                drop(inner);
-                self.end(error);
-            }
+        let leases = std::mem::take(&mut inner.leases);
+        let (afterwards, error) = (inner.afterwards.take(), inner.error.take());
+        drop(inner);
+        // Nobody touches the memory any more: the leases go first, and with them perhaps the memory and its owner.
+        drop(leases);
+        match (afterwards, error) {
+            (Some(afterwards), None) => afterwards(self.clone()),
+            (_, error) => self.end(error),
         }
     }
 
@@ -122,6 +135,7 @@ impl TransferState {
         self.done.store(true, Ordering::Release);
         let waker = inner.waker.take();
         drop(inner);
+        self.ended.notify_all();
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -171,8 +185,7 @@ impl Transfer {
     /// [`TransferError`]: why it failed.
     pub fn wait(&self) -> Result<Receipt, TransferError> {
         loop {
-            // One wait of a year is as good as any.
-            if let Some(result) = self.wait_for(Duration::from_secs(365 * 24 * 3600)) {
+            if let Some(result) = self.wait_for(Duration::MAX) {
                 return result;
             }
         }
@@ -180,17 +193,20 @@ impl Transfer {
 
     /// Blocks the calling thread until it has ended, at most for `limit`; none at the limit, and the transfer goes on.
     pub fn wait_for(&self, limit: Duration) -> Option<Result<Receipt, TransferError>> {
-        let until = Instant::now() + limit;
-        for part in &self.state.parts {
-            part.worker.drive(&self.state, until);
+        let now = Instant::now();
+        // One wait of a year is as good as any.
+        let until = now + limit.min(Duration::from_secs(365 * 24 * 3600));
+        for (at, part) in self.state.parts.iter().enumerate() {
+            part.worker.drive(&self.state, at, until);
         }
         // What is left is not a worker's to do: the notification's way to the peer and back.
-        let waker = thread_waker();
-        while !self.state.is_done() && self.state.on_done(&waker) {
-            let left = until.checked_duration_since(Instant::now())?;
-            std::thread::park_timeout(left);
+        let mut inner = self.state.inner.lock();
+        while inner.result.is_none() {
+            if self.state.ended.wait_until(&mut inner, until).timed_out() {
+                break;
+            }
         }
-        self.state.result()
+        inner.result.clone()
     }
 
     /// Gives it up. It still ends by itself, soon, and only when neither side can touch the memory any more: as a success when

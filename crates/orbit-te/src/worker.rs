@@ -128,19 +128,20 @@ impl Worker {
         self.sleeper.kick();
     }
 
-    /// Drives until the transfer is done or the time has come.
-    pub(crate) fn drive(&self, transfer: &TransferState, until: Instant) {
-        if transfer.is_done() {
+    /// Drives until this worker's part of a transfer is over or the time has come.
+    pub(crate) fn drive(&self, transfer: &TransferState, part: usize, until: Instant) {
+        let over = || transfer.is_over(part);
+        if over() {
             return;
         }
         self.drivers.fetch_add(1, Ordering::AcqRel);
         let mut now = Instant::now();
-        while !transfer.is_done() && now < until {
+        while !over() && now < until {
             match self.core.try_lock() {
                 Some(core) => {
-                    let wake = self.spin(core, until, || transfer.is_done());
+                    let wake = self.spin(core, until, over);
                     // A stopped worker's thread closes the core; nothing else is to be done here.
-                    if !transfer.is_done() && !self.stop.load(Ordering::Acquire) {
+                    if !over() && !self.stop.load(Ordering::Acquire) {
                         // Capped, since another thread's transfer may meanwhile need an earlier look.
                         let nap = now + DRIVER_NAP;
                         self.sleeper.sleep(Some(wake.map_or(until, |w| w.min(until)).min(nap)));

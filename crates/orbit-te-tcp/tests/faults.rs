@@ -1,0 +1,151 @@
+//! Faults of memory and of the other side: memory that is taken away under a transfer, and a server that lies.
+
+mod support;
+
+use orbit_te_memory::{Access, Backing, Region, Registry};
+use orbit_te_tcp::TcpConfig;
+use orbit_te_transport::{OpErrorCode, OpKind, Transport};
+use orbit_te_wire::{AuthSlot, Features, HelloReply, Incarnation, Limits, PeerId, Status};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+use support::initiator::Initiator;
+use support::peer::{RawLane, SESSION};
+use support::target::Target;
+use support::{pattern_bytes, watchdog};
+
+const LEN: usize = 1 << 20;
+const KEPT: usize = 256 * 1024;
+
+struct Mapped(usize);
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `cut_short`, and its region is gone.
+        unsafe { libc::munmap(self.0 as *mut libc::c_void, LEN) };
+    }
+}
+
+/// A region over a file that was cut short after it was mapped: the bytes from `KEPT` on can't be touched.
+fn cut_short(registry: &Registry, access: Access) -> Region {
+    // SAFETY: plain calls with valid arguments, whose answers are checked.
+    let at = unsafe {
+        let fd = libc::memfd_create(c"cut-short".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(fd >= 0);
+        assert_eq!(libc::ftruncate(fd, LEN as i64), 0);
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let at = libc::mmap(std::ptr::null_mut(), LEN, both, libc::MAP_SHARED, fd, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        assert_eq!(libc::ftruncate(fd, KEPT as i64), 0);
+        libc::close(fd);
+        at
+    };
+    let base = NonNull::new(at.cast()).unwrap();
+    // SAFETY: the range is mapped until the owner is dropped. Not all of it is backed, which is what is tested: only the
+    // kernel touches it, and answers with an error.
+    let backing = unsafe { Backing::external(base, LEN, Mapped(at as usize)) };
+    registry.register(backing.unwrap(), access).unwrap()
+}
+
+/// A write into a served file that was cut short: told as such, the lane goes on, and nothing waits for a deadline.
+#[test]
+fn the_target_cannot_touch_its_memory() {
+    let _dog = watchdog("the_target_cannot_touch_its_memory", Duration::from_secs(60));
+    for length in [KEPT + 1, KEPT + 65_536, LEN] {
+        let target = Target::local();
+        let region = cut_short(&target.registry, Access::SHARED);
+        let good = target.region(64, Access::SHARED, |_| 0);
+        let mut lane = RawLane::open(target.at, SESSION, 1);
+        lane.stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(lane.write(&region, 0, &vec![7; length]), Status::MemoryFault, "{length} bytes");
+        assert_eq!(lane.write(&good, 0, b"next"), Status::Ok);
+        assert_eq!(lane.write(&region, 0, &vec![7; KEPT]), Status::Ok, "the part that is there");
+        target.registry.retire(&region, Duration::from_secs(5)).unwrap();
+    }
+}
+
+/// A read of a served file that was cut short ends, and other lanes go on.
+#[test]
+fn the_target_cannot_read_its_memory() {
+    let _dog = watchdog("the_target_cannot_read_its_memory", Duration::from_secs(60));
+    let target = Target::local();
+    let region = cut_short(&target.registry, Access::SHARED);
+    let mut initiator = Initiator::new(TcpConfig::default());
+    let link = initiator.connect(target.me.peer, target.at, SESSION);
+    let local = initiator.region(&vec![0; LEN]);
+    let token = initiator.begin(OpKind::Read, link, &local, &region, 0);
+    let completion = initiator.wait(token, Duration::from_secs(10));
+    assert!(completion.result.is_err(), "{completion:?}");
+    let small = initiator.region(&[0; 64]);
+    let token = initiator.begin(OpKind::Read, link, &small, &region, 0);
+    assert_eq!(initiator.wait(token, Duration::from_secs(10)).result, Ok(()));
+    target.registry.retire(&region, Duration::from_secs(5)).unwrap();
+}
+
+/// Our own memory can't be touched: the op ends with an error of its own, and the link serves the next.
+#[test]
+fn the_initiator_cannot_touch_its_memory() {
+    let _dog = watchdog("the_initiator_cannot_touch_its_memory", Duration::from_secs(60));
+    let target = Target::local();
+    let region = target.region(LEN, Access::SHARED, |_| 9);
+    let mut initiator = Initiator::new(TcpConfig::default());
+    let link = initiator.connect(target.me.peer, target.at, SESSION);
+    let bad = cut_short(&initiator.registry, Access::LOCAL);
+    let good = initiator.region(&pattern_bytes(3, 0, 1000));
+    for kind in [OpKind::Read, OpKind::Write] {
+        let token = initiator.begin(kind, link, &bad, &region, 0);
+        let completion = initiator.wait(token, Duration::from_secs(10));
+        let code = completion.result.map_err(|e| e.code);
+        match kind {
+            OpKind::Read => assert_eq!(code, Err(OpErrorCode::LocalMemoryFault)),
+            OpKind::Write => assert!(code.is_err(), "{completion:?}"),
+        }
+        let token = initiator.begin(OpKind::Write, link, &good, &region, 0);
+        assert_eq!(initiator.wait(token, Duration::from_secs(10)).result, Ok(()));
+    }
+}
+
+/// A server whose answer claims limits beyond all memory costs us none of it.
+#[test]
+fn a_server_with_boundless_limits() {
+    let _dog = watchdog("a_server_with_boundless_limits", Duration::from_secs(60));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let huge = Limits {
+        control_bytes: u32::MAX,
+        payload_bytes: u64::MAX,
+        lane_requests: u32::MAX,
+        session_lanes: u32::MAX,
+        notification_bytes: u32::MAX,
+    };
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut said = [0; 512];
+            let _ = stream.read(&mut said);
+            let accepted = HelloReply::Accepted {
+                version: 1,
+                peer: PeerId(5),
+                incarnation: Incarnation(1),
+                session: SESSION,
+                features: Features::OURS,
+                limits: huge,
+                auth: AuthSlot::default(),
+            };
+            let _ = stream.write_all(&accepted.encode().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+        }
+    });
+    let mut initiator = Initiator::new(TcpConfig::default());
+    let link = initiator.connect(PeerId(5), at, SESSION);
+    initiator.poll_until("the link is up", Duration::from_secs(10), |i| !i.events.is_empty());
+    let resident = resident_bytes();
+    assert!(resident < 512 << 20, "{resident} bytes are resident");
+    initiator.transport.disconnect(link, Instant::now());
+}
+
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}

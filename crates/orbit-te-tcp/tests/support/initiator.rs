@@ -1,0 +1,88 @@
+//! The asking side, driven by the test's own thread.
+
+use orbit_te_memory::{Access, Backing, HostBuffer, Lease, Region, Registry};
+use orbit_te_memory::{LocalKey, RemoteKey};
+use orbit_te_tcp::{Identity, TcpAddress, TcpConfig, TcpTransport};
+use orbit_te_transport::{
+    Arm, Completion, Event, LinkId, Op, OpKind, Progress, RemoteSpan, Token, Transport,
+};
+use orbit_te_wire::{PeerId, SessionId};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub struct Initiator {
+    pub transport: TcpTransport,
+    pub registry: Arc<Registry>,
+    /// Leases of the ops in flight, by token.
+    flying: HashMap<u64, Lease>,
+    pub done: HashMap<u64, Completion>,
+    pub events: Vec<Event>,
+    next: u64,
+}
+
+impl Initiator {
+    pub fn new(config: TcpConfig) -> Initiator {
+        let registry = Registry::new();
+        let transport = TcpTransport::new(config, Identity::random().unwrap(), &registry).unwrap();
+        let (flying, done) = (HashMap::new(), HashMap::new());
+        Initiator { transport, registry, flying, done, events: Vec::new(), next: 0 }
+    }
+
+    pub fn connect(&mut self, peer: PeerId, at: SocketAddr, session: SessionId) -> LinkId {
+        let address = TcpAddress { addresses: vec![at], session }.encode().unwrap();
+        self.transport.connect(peer, &address, Instant::now()).unwrap()
+    }
+
+    pub fn region(&self, bytes: &[u8]) -> Region {
+        let mut buffer = HostBuffer::new(bytes.len()).unwrap();
+        buffer.as_mut_slice().copy_from_slice(bytes);
+        self.registry.register(Backing::from(buffer), Access::LOCAL).unwrap()
+    }
+
+    /// Begins an op over all of `local`; its token.
+    pub fn begin(&mut self, kind: OpKind, link: LinkId, local: &Region, remote: &Region, offset: u64) -> u64 {
+        self.next += 1;
+        let token = self.next;
+        let key = RemoteKey([remote.id().0, remote.generation().0, remote.key()]);
+        let remote = RemoteSpan { offset, key };
+        let op = Op { kind, link, local: local.whole().span(LocalKey(0)), remote, token: Token(token) };
+        self.flying.insert(token, local.lease().unwrap());
+        // SAFETY: the span is all of a region whose lease is kept until the completion; tokens are counted up.
+        let taken = unsafe { self.transport.submit(&[op], Instant::now()) };
+        assert_eq!(taken, 1, "the transport is full");
+        token
+    }
+
+    /// One poll, and a short sleep when there was nothing.
+    pub fn poll(&mut self) {
+        let mut progress = Progress::with_capacity(64);
+        if !self.transport.poll(Instant::now(), 64, &mut progress) {
+            if let Arm::Sleep { fd: Some(fd), .. } = self.transport.arm(Instant::now()) {
+                super::target::sleep_on(fd, 5);
+            }
+        }
+        for completion in progress.completions {
+            let token = completion.token.0;
+            assert!(self.flying.remove(&token).is_some(), "op {token} completed twice, or never began");
+            self.done.insert(token, completion);
+        }
+        self.events.append(&mut progress.events);
+    }
+
+    /// Polls until something holds, at most for this long.
+    pub fn poll_until(&mut self, what: &str, limit: Duration, mut holds: impl FnMut(&Initiator) -> bool) {
+        let until = Instant::now() + limit;
+        while !holds(self) {
+            assert!(Instant::now() < until, "not after {limit:?}: {what}; {:?}", self.events);
+            self.poll();
+        }
+    }
+
+    /// Polls until an op is over.
+    pub fn wait(&mut self, token: u64, limit: Duration) -> Completion {
+        self.poll_until("an op is over", limit, |i| i.done.contains_key(&token));
+        self.done[&token]
+    }
+}
