@@ -1,22 +1,49 @@
-//! `cargo xtask`: what a change to this repository needs beside `cargo` itself. One module a command.
+//! `cargo xtask`: what a change to this repository needs beside `cargo` itself. One file a command.
 
 mod bench;
+mod fuzz;
+mod msrv;
+mod process;
+mod step;
+mod tally;
+mod test;
+mod tools;
 
 use clap::Parser;
+use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(name = "xtask", bin_name = "cargo xtask", about)]
 enum Command {
+    /// Check everything: formatting, lints, docs, dependencies, all tests, the oldest compiler, fuzz targets.
+    Test(test::TestArgs),
+    /// Build the workspace with the oldest compiler it promises to work with.
+    ///
+    /// Exits with 0 when it built, 1 when it did not, and 2 when that compiler can't be had here.
+    Msrv,
+    /// Run every fuzz target, and count the executions.
+    ///
+    /// Exits with 0 when nothing was found, 1 on a finding, and 2 when fuzzing can't be had here.
+    Fuzz(fuzz::FuzzArgs),
     /// Compare the engine with plain sockets, and with other engines, over loopback.
+    ///
+    /// Exits with 3 when `--check` finds a demand unmet.
     Bench(bench::BenchArgs),
     /// One side of a pair that the bench measures; speaks JSON lines on stdin and stdout.
     #[command(hide = true)]
     BenchWorker(bench::WorkerArgs),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Command::parse() {
-        Command::Bench(args) => bench::run(args),
-        Command::BenchWorker(args) => bench::run_worker(&args),
-    }
+fn main() -> ExitCode {
+    let ended = match Command::parse() {
+        Command::Test(args) => test::run(&args),
+        Command::Msrv => msrv::run(),
+        Command::Fuzz(args) => fuzz::run(&args),
+        Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
+        Command::BenchWorker(args) => bench::run_worker(&args).map(|()| ExitCode::SUCCESS),
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }

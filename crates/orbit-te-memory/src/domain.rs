@@ -39,7 +39,7 @@ pub struct LocalKey(pub u64);
 
 /// The key by which a transport reaches a peer's region. Means something only to the domain that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct RemoteKey(pub [u64; 3]);
+pub struct RemoteKey(pub [u64; 4]);
 
 /// The local addresses of an op. Small and `Copy`: whoever submits it keeps a lease on the region meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

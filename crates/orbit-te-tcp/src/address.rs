@@ -13,6 +13,7 @@ const MAX_BYTES: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TcpAddress {
     /// Addresses of the listening port; tried in turn.
+    #[serde(deserialize_with = "codec::list::<MAX_ADDRESSES, _, _>")]
     pub addresses: Vec<SocketAddr>,
     /// The session, from the answer to the control link's hello. Without a control link: any number that the accepting
     /// side admits.

@@ -35,7 +35,10 @@ impl Domain for TcpDomain {
         let bad = |reason: &str| MemoryError::BadRemoteKey { domain: TRANSPORT, reason: reason.to_string() };
         let bytes = descriptor.key(TRANSPORT).ok_or_else(|| bad("the descriptor has no key for TCP"))?;
         let key: [u8; 8] = bytes.try_into().map_err(|_| bad("the key for TCP is not 8 bytes long"))?;
-        Ok(RemoteKey([descriptor.region.0, descriptor.generation.0, u64::from_le_bytes(key)]))
+        let key = u64::from_le_bytes(key);
+        // The end travels along, so that an op that reaches past it is refused whole, before its first part is sent.
+        let end = descriptor.base_offset.saturating_add(descriptor.length);
+        Ok(RemoteKey([descriptor.region.0, descriptor.generation.0, key, end]))
     }
 
     fn forget(&self, _key: RemoteKey) {}

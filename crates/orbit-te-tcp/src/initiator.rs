@@ -11,6 +11,7 @@ use crate::transport::{TcpTransport, lands_here, part_limit};
 use crate::{address::TRANSPORT, socket};
 use mio::{Interest, Token};
 use orbit_te_transport::{Event, OpError, OpErrorCode, OpKind, TransportError};
+use orbit_te_wire::negotiate;
 use orbit_te_wire::{
     AuthSlot, Features, Frame, FrameOp, Generation, Hello, HelloReply, RegionId, Role as HelloRole, Status,
 };
@@ -45,7 +46,10 @@ impl TcpTransport {
         let mut unreachable = Vec::new();
         if let Some(down) = link.down_since.filter(|_| !link.queue.is_empty()) {
             if down + unreachable_after <= now {
-                unreachable.extend(link.queue.iter().copied());
+                // A first attempt that is slow is not yet a failure: it has its own time limit.
+                if link.failed {
+                    unreachable.extend(link.queue.iter().copied());
+                }
             } else {
                 next.push(down + unreachable_after);
             }
@@ -102,6 +106,14 @@ impl TcpTransport {
             Some(link) => (link.address.session, link.peer),
             None => return Err(TransportError::NoLink { transport: TRANSPORT }),
         };
+        let hello = Hello {
+            role: HelloRole::Lane { session, lane: number },
+            peer: self.identity.peer,
+            incarnation: self.identity.incarnation,
+            features: Features::OURS,
+            limits: self.config.limits,
+            auth: AuthSlot::default(),
+        };
         let stream = lane.conn.stream();
         if !*said_hello {
             if let Some(error) = stream.take_error().map_err(io("making a data lane"))? {
@@ -112,45 +124,33 @@ impl TcpTransport {
                 Err(e) if e.kind() == io::ErrorKind::NotConnected => return Ok(()),
                 Err(e) => return Err(io("making a data lane")(e)),
             }
-            let hello = Hello {
-                role: HelloRole::Lane { session, lane: number },
-                peer: self.identity.peer,
-                incarnation: self.identity.incarnation,
-                features: Features::OURS,
-                limits: self.config.limits,
-                auth: AuthSlot::default(),
-            };
             // A hello of some hundred bytes always fits into the buffer of a new socket.
             stream.write_all(&hello.encode()?).map_err(io("saying hello on a data lane"))?;
             *said_hello = true;
         }
         let Some((prelude, body)) = reader.read(stream)? else { return Ok(()) };
-        orbit_te_wire::negotiate::version(&prelude)?;
-        match HelloReply::decode_body(body)? {
-            HelloReply::Refused { reason } => Err(TransportError::RefusedByPeer(reason)),
-            HelloReply::Accepted { peer: found, limits, .. } => {
-                if found != peer {
-                    let reason = format!("peer {found} answers where {peer} was expected; it was restarted");
-                    return Err(TransportError::BadAddress { transport: TRANSPORT, reason });
-                }
-                // Agreed first: the peer's own numbers are only a claim, and may be beyond all memory.
-                let limits = self.config.limits.agree(&limits);
-                let pending = std::collections::VecDeque::with_capacity(limits.lane_requests as usize);
-                lane.role = Role::Asking(Asking { link, place, number, limits, pending, in_flight: 0 });
-                // What came with the answer's event is not known to be all.
-                lane.conn.ready(true, true, false);
-                let config = self.config;
-                if let Some(link_state) = self.link_mut(link) {
-                    let id = link_state.id;
-                    if link_state.lane_up(place, slot, &config) {
-                        self.news.push(Event::LinkUp { link: id });
-                    }
-                }
-                tracing::debug!(%peer, lane = number, "lane up");
-                self.pump_later(link);
-                Ok(())
+        let accepted = negotiate::answer(&prelude, HelloReply::decode_body(body)?, &hello)?
+            .map_err(TransportError::RefusedByPeer)?;
+        if accepted.peer != peer {
+            let found = accepted.peer;
+            let reason = format!("peer {found} answers where {peer} was expected; it was restarted");
+            return Err(TransportError::BadAddress { transport: TRANSPORT, reason });
+        }
+        let limits = accepted.terms.limits;
+        let pending = std::collections::VecDeque::with_capacity(limits.lane_requests as usize);
+        lane.role = Role::Asking(Asking { link, place, number, limits, pending, in_flight: 0 });
+        // What came with the answer's event is not known to be all.
+        lane.conn.ready(true, true, false);
+        let config = self.config;
+        if let Some(link_state) = self.link_mut(link) {
+            let id = link_state.id;
+            if link_state.lane_up(place, slot, &config) {
+                self.news.push(Event::LinkUp { link: id });
             }
         }
+        tracing::debug!(%peer, lane = number, "lane up");
+        self.pump_later(link);
+        Ok(())
     }
 
     fn pump_later(&mut self, link: u32) {
@@ -223,7 +223,7 @@ impl TcpTransport {
         let Some(state) = self.ops.get_mut(op) else { return true };
         let limit = self.config.chunk_bytes.max(1).min(part_limit(asking.limits.payload_bytes));
         let length = state.unassigned().min(limit);
-        let [region, generation, key] = state.op.remote.key.0;
+        let [region, generation, key, _] = state.op.remote.key.0;
         let address = state.op.local.address + state.assigned;
         let kind = state.op.kind;
         let frame = Frame {

@@ -48,6 +48,8 @@ pub(crate) struct Link {
     pub(crate) fences: Vec<FenceWait>,
     /// Since when there has been no lane; none while there is one.
     pub(crate) down_since: Option<Instant>,
+    /// Whether an attempt to make a lane has failed since there was one.
+    pub(crate) failed: bool,
     /// For each place, the pause before its lane is made again.
     pauses: Vec<Duration>,
     /// Which address is tried next.
@@ -71,6 +73,7 @@ impl Link {
             queue: VecDeque::with_capacity(config.max_ops as usize),
             fences: Vec::new(),
             down_since: Some(now),
+            failed: false,
             pauses: vec![config.reconnect_pause.0; lanes],
             turn: 0,
         }
@@ -100,6 +103,7 @@ impl Link {
     pub(crate) fn lane_up(&mut self, place: usize, lane: LaneSlot, config: &TcpConfig) -> bool {
         self.places[place] = Place::Up { lane };
         self.pauses[place] = config.reconnect_pause.0;
+        self.failed = false;
         // The address that worked is the one for the next lane.
         self.turn = self.turn.wrapping_sub(1);
         self.down_since.take().is_some()
@@ -112,6 +116,7 @@ impl Link {
         let pause = self.pauses[place];
         self.places[place] = Place::Down { retry_at: now + pause };
         self.pauses[place] = (pause * 2).min(config.reconnect_pause.1);
+        self.failed = true;
         if self.up().next().is_some() {
             return false;
         }

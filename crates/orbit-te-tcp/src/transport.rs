@@ -358,6 +358,9 @@ unsafe impl Transport for TcpTransport {
                 self.refuse_op(op, OpErrorCode::Closed);
             } else if op.local.length == 0 || op.local.length > self.capabilities().max_op_bytes {
                 self.refuse_op(op, OpErrorCode::BadLength);
+            } else if op.remote.offset.checked_add(op.local.length).is_none_or(|end| end > op.remote.key.0[3])
+            {
+                self.refuse_op(op, OpErrorCode::OutOfRange);
             } else if self.find_link(op.link).is_none() {
                 self.refuse_op(op, OpErrorCode::NoLink);
             } else if let (Some(slot), Some(link)) = (self.ops.insert(*op), self.find_link(op.link)) {

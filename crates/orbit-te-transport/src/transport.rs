@@ -20,6 +20,10 @@ use std::time::Instant;
 ///    [`OpErrorCode::Cancelled`](crate::OpErrorCode::Cancelled) not one more byte of that op lands at the peer.
 /// 5. *Nothing is allocated per op* after warm-up.
 ///
+/// An op that the target refuses has moved nothing. The one exception is a region that is withdrawn or revoked while an op of
+/// several parts is under way: it fails with [`OpErrorCode::UnknownRegion`](crate::OpErrorCode::UnknownRegion) or
+/// [`OpErrorCode::StaleGeneration`](crate::OpErrorCode::StaleGeneration), and its completion counts the bytes in place.
+///
 /// # Safety
 /// An implementor guarantees promises 1 to 4: callers free and reuse memory on the strength of them.
 pub unsafe trait Transport: Send {

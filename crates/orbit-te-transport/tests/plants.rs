@@ -56,6 +56,7 @@ plants! {
     lands_in_a_retired_region: LandsAfterRetire, "retired_region_is_refused", "the target's region";
     refusal_breaks_link: RefusalBreaksLink, "refusals_beside_good_ops", "failed with LinkBroken";
     fails_other_link: FailsOtherLink, "broken_link_fails_alone", "should have succeeded, and failed with LinkBroken";
+    lands_after_break: LandsAfterBreak, "broken_link_fails_alone", "the target's region";
     loses_ops_of_broken_link: LosesOpsOfBrokenLink, "broken_link_fails_alone", "it is drained, and ops that it accepted";
     loses_ops_at_close: LosesOpsAtClose, "close_in_the_middle", "everything ends after closing: not within";
     drops_when_full: DropsWhenFull, "full_takes_no_more_and_loses_nothing", "it declares room for 64 ops";

@@ -13,7 +13,7 @@ mod cramped {
     use super::*;
 
     fn pair() -> ReferencePair {
-        let options = ReferenceOptions { max_ops: 3, max_op_bytes: 5 << 20, piece_bytes: 8000, delay: 5 };
+        let options = ReferenceOptions { max_ops: 3, max_op_bytes: 5 << 20, piece_bytes: 20_000, delay: 5 };
         ReferencePair::new(options)
     }
 

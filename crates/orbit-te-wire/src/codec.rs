@@ -41,12 +41,12 @@ pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8], limit: usiz
 pub mod bytes {
     use super::*;
 
-    /// See [`bytes`](self).
+    /// Writes their number and the bytes.
     pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
         to.serialize_bytes(bytes)
     }
 
-    /// See [`bytes`](self).
+    /// Takes as many bytes as are announced, if they are there.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
         from.deserialize_byte_buf(Bytes)
     }

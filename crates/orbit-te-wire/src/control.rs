@@ -5,8 +5,7 @@ use crate::codec;
 use crate::descriptor::RegionDescriptor;
 use crate::error::WireError;
 use crate::limits::{
-    MAX_ADDRESSES, MAX_CONTROL_BYTES, MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES, MAX_REASON_BYTES,
-    MAX_TRANSPORT_NAME_BYTES,
+    MAX_CONTROL_BYTES, MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES, MAX_REASON_BYTES, MAX_TRANSPORT_NAME_BYTES,
 };
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +65,7 @@ pub enum Control {
     },
     /// Bytes with a name, for the application. Answered by [`Control::NotifyDone`] once queued there, or refused.
     Notify {
-        /// The number to repeat; rises by one with each notification of a session.
+        /// The number to repeat; rises with each notification of a session.
         request: u64,
         /// The notification's name.
         name: String,
@@ -86,13 +85,6 @@ pub enum Control {
         /// Its bytes.
         #[serde(with = "codec::bytes")]
         bytes: Vec<u8>,
-    },
-    /// How to reach the sender's transports for this session.
-    Reach {
-        /// Addresses of the listening port; data lanes go there too. An IPv6 scope is the sender's own and does not
-        /// travel.
-        #[serde(deserialize_with = "codec::list::<MAX_ADDRESSES, _, _>")]
-        addresses: Vec<std::net::SocketAddr>,
     },
     /// The sender closes the session on purpose.
     Goodbye {
@@ -154,14 +146,7 @@ impl Control {
                 bound("transport name", transport.len(), MAX_TRANSPORT_NAME_BYTES)?;
                 bound("transport message", bytes.len(), MAX_NOTIFICATION_BYTES)
             }
-            Control::Reach { addresses } if addresses.len() > MAX_ADDRESSES => {
-                let got = addresses.len() as u64;
-                Err(WireError::TooMany { what: "addresses", got, limit: MAX_ADDRESSES as u64 })
-            }
-            Control::Ping { .. }
-            | Control::Pong { .. }
-            | Control::NotifyDone { .. }
-            | Control::Reach { .. } => Ok(()),
+            Control::Ping { .. } | Control::Pong { .. } | Control::NotifyDone { .. } => Ok(()),
         }
     }
 }

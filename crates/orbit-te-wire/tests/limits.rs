@@ -101,9 +101,6 @@ fn control_messages() {
     check(transport(64, 65_536), Ok(()));
     check(transport(65, 0), too_long("transport name", 65, 64));
     check(transport(0, 65_537), too_long("transport message", 65_537, 65_536));
-    let reach = |n| Control::Reach { addresses: vec!["[::1]:1".parse().unwrap(); n] };
-    check(reach(16), Ok(()));
-    check(reach(17), Err(WireError::TooMany { what: "addresses", got: 17, limit: 16 }));
     let segment = |length, keys| Control::Segment {
         request: 1,
         descriptor: RegionDescriptor { length, keys, ..descriptor() },

@@ -123,3 +123,89 @@ fn only_authentication_method_0_without_data_is_known() {
     check(1, &[], unknown(1));
     check(u16::MAX, &[1, 2], unknown(65_535));
 }
+
+mod answers {
+    //! What the asking side makes of an answer.
+
+    use orbit_te_wire::negotiate::{self, Accepted, Terms};
+    use orbit_te_wire::{
+        AuthSlot, Features, Hello, HelloReply, Incarnation, Limits, PeerId, Role, SessionId, WireError,
+    };
+
+    const SESSION: SessionId = SessionId(9);
+
+    fn lane() -> Hello {
+        Hello {
+            role: Role::Lane { session: SESSION, lane: 1 },
+            peer: PeerId(1),
+            incarnation: Incarnation(2),
+            features: Features::OURS,
+            limits: Limits { lane_requests: 16, ..Limits::default() },
+            auth: AuthSlot::default(),
+        }
+    }
+
+    #[derive(Clone)]
+    struct Answer {
+        version: u16,
+        session: SessionId,
+        features: Features,
+        limits: Limits,
+        auth: AuthSlot,
+    }
+
+    fn fitting() -> Answer {
+        let hello = lane();
+        Answer {
+            version: 1,
+            session: SESSION,
+            features: hello.features,
+            limits: hello.limits,
+            auth: hello.auth,
+        }
+    }
+
+    fn check(change: impl Fn(&mut Answer), want: Result<(), &'static str>) {
+        let mut answer = fitting();
+        change(&mut answer);
+        let Answer { version, session, features, limits, auth } = answer;
+        let (peer, incarnation) = (PeerId(3), Incarnation(4));
+        let reply = HelloReply::Accepted { version, peer, incarnation, session, features, limits, auth };
+        let prelude = negotiate_prelude();
+        let got = negotiate::answer(&prelude, reply, &lane());
+        let terms = Terms { version, features, limits };
+        let want = match want {
+            Ok(()) => Ok(Ok(Accepted { peer, incarnation, session, terms })),
+            Err(what) => Err(WireError::Invalid { what }),
+        };
+        assert_eq!(got, want);
+    }
+
+    fn negotiate_prelude() -> orbit_te_wire::hello::Prelude {
+        orbit_te_wire::hello::Prelude { version_min: 1, version_max: 7, body_bytes: 0 }
+    }
+
+    #[test]
+    fn an_answer_keeps_to_what_was_offered() {
+        check(|_| (), Ok(()));
+        check(|a| a.features = Features::empty(), Ok(()));
+        check(|a| a.limits.lane_requests = 1, Ok(()));
+        check(|a| a.version = 2, Err("the answer chose a protocol version that was not offered"));
+        check(|a| a.version = 0, Err("the answer chose a protocol version that was not offered"));
+        let more = Features::from_bits_retain(1 << 40);
+        check(|a| a.features = more, Err("the answer chose features that were not offered"));
+        check(|a| a.limits.lane_requests = 17, Err("the answer chose limits over those that were offered"));
+        let auth = AuthSlot { method: 1, data: Vec::new() };
+        check(
+            move |a| a.auth = auth.clone(),
+            Err("the answer chose an authentication method that was not offered"),
+        );
+        check(|a| a.session = SessionId(8), Err("the answer to a lane names another session"));
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_words() {
+        let reply = HelloReply::Refused { reason: "no".into() };
+        assert_eq!(negotiate::answer(&negotiate_prelude(), reply, &lane()), Ok(Err("no".to_string())));
+    }
+}

@@ -29,7 +29,7 @@ pub struct Config {
     pub queued_notifications: usize,
     /// How long opening a segment and other questions to a peer may take. Default 5 s.
     pub control_timeout: Duration,
-    /// A silent peer is asked for a sign of life after this time, and given up after three times as long. Default 5 s.
+    /// A silent peer is asked for a sign of life after this time, and given up after three such questions. Default 5 s.
     pub heartbeat: Duration,
     /// Settings of the TCP transport.
     pub tcp: TcpConfig,

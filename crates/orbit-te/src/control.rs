@@ -9,6 +9,7 @@ use crate::session::{self, Session};
 use orbit_te_tcp::{Incoming, TcpAddress};
 use orbit_te_transport::TransportError;
 use orbit_te_wire::hello::PRELUDE_BYTES;
+use orbit_te_wire::negotiate;
 use orbit_te_wire::{
     AuthSlot, Control, Features, Hello, HelloReply, Incarnation, PeerId, Role, SegmentToken, SessionId,
 };
@@ -99,7 +100,8 @@ pub(crate) async fn reach(shared: &Arc<Shared>, target: &Target) -> Result<Arc<P
             Ok(Err(Error::Unreachable { cause, .. })) => failures.push(format!("{address}: {cause}")),
             Ok(Err(error)) => return Err(error),
             Err(_) => {
-                failures.push(format!("{address}: no answer after {:?}", shared.config.control_timeout))
+                let waited = shared.config.control_timeout;
+                failures.push(format!("{address}: no answer after {waited:?}; does OrbitTE listen there?"));
             }
         }
     }
@@ -107,7 +109,12 @@ pub(crate) async fn reach(shared: &Arc<Shared>, target: &Target) -> Result<Arc<P
         Target::Address { host, .. } => host.clone(),
         Target::Token(token) => format!("the owner of segment `{}`", token.name),
     };
-    let cause = if failures.is_empty() { "it has no address".to_string() } else { failures.join("; ") };
+    let cause = match failures.as_slice() {
+        [] => "it has no address".to_string(),
+        // Not to name the address twice.
+        [only] => only.strip_prefix(&format!("{address}: ")).unwrap_or(only).to_string(),
+        several => several.join("; "),
+    };
     Err(Error::Unreachable { address, cause })
 }
 
@@ -135,22 +142,15 @@ async fn connect(
     let prelude = HelloReply::decode_prelude(&prelude)?;
     let mut body = vec![0u8; prelude.body_bytes as usize];
     stream.read_exact(&mut body).await.map_err(no_answer)?;
-    orbit_te_wire::negotiate::version(&prelude)?;
-    let (peer, incarnation, session, limits) = match HelloReply::decode_body(&body)? {
-        HelloReply::Refused { reason } => {
-            return Err(Error::Refused { address: address.to_string(), code: None, reason });
-        }
-        HelloReply::Accepted { peer, incarnation, session, limits, .. } => {
-            (peer, incarnation, session, limits)
-        }
-    };
+    let accepted = negotiate::answer(&prelude, HelloReply::decode_body(&body)?, &hello)?
+        .map_err(|reason| Error::Refused { address: address.to_string(), code: None, reason })?;
+    let (peer, incarnation) = (accepted.peer, accepted.incarnation);
     if let Some((wanted, life)) = expected {
         if (peer, incarnation) != (wanted, life) {
             return Err(Error::OtherPeer { expected: wanted, found: peer });
         }
     }
-    let limits = shared.config.tcp.limits.agree(&limits);
-    let (session, queue) = Session::new(session, peer, address, limits.control_bytes);
+    let (session, queue) = Session::new(accepted.session, peer, address, accepted.terms.limits.control_bytes);
     let worker = shared.next_worker();
     let status = Arc::new(LinkStatus::default());
     let lanes = TcpAddress { addresses: vec![address], session: session.id }.encode()?;

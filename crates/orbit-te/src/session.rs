@@ -9,19 +9,22 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 /// Messages that wait to be written; a peer that does not read them makes senders wait.
 const OUTGOING: usize = 256;
 /// Questions that wait for their answers.
 const MAX_WAITING: usize = 65_536;
+
+/// Questions for a sign of life that may go unanswered.
+const SILENT_BEATS: u32 = 3;
 
 /// One side of a control link.
 pub(crate) struct Session {
@@ -163,34 +166,38 @@ async fn read(
     shared: &Weak<Shared>,
     heartbeat: Duration,
 ) -> String {
-    let heard = Arc::new(Mutex::new(Instant::now()));
+    let heard = AtomicBool::new(true);
     let messages = async {
         loop {
             let message = match receive(&mut reader, session.control_bytes).await {
                 Ok(message) => message,
                 Err(cause) => return cause,
             };
-            *heard.lock() = Instant::now();
+            heard.store(true, Ordering::Relaxed);
             if let Some(cause) = handle(session, message, shared).await {
                 return cause;
             }
         }
     };
     let alive = async {
+        // Counted, not timed: while this process itself is stopped, no beat passes.
+        let mut silent_beats = 0;
         loop {
             tokio::time::sleep(heartbeat).await;
-            let silent = heard.lock().elapsed();
-            if silent >= 3 * heartbeat {
+            if heard.swap(false, Ordering::Relaxed) {
+                silent_beats = 0;
+                continue;
+            }
+            silent_beats += 1;
+            if silent_beats > SILENT_BEATS {
+                let silent = (heartbeat * silent_beats).as_secs_f32();
                 return format!(
-                    "it has been silent for {:.1} s although its connection stands; is the process stopped?",
-                    silent.as_secs_f32()
+                    "silent for {silent:.1} s although its connection stands; is the process stopped?"
                 );
             }
-            if silent >= heartbeat {
-                let request = session.next.fetch_add(1, Ordering::Relaxed);
-                // A full queue is a sign of its own: the next look finds out.
-                let _ = session.outgoing.try_send(Control::Ping { request });
-            }
+            let request = session.next.fetch_add(1, Ordering::Relaxed);
+            // A full queue is a sign of its own: the next beat finds out.
+            let _ = session.outgoing.try_send(Control::Ping { request });
         }
     };
     tokio::select! {
@@ -250,7 +257,7 @@ async fn handle(session: &Session, message: Control, shared: &Weak<Shared>) -> O
             session.answered(request, message);
             return None;
         }
-        Control::Transport { .. } | Control::Reach { .. } => return None,
+        Control::Transport { .. } => return None,
         Control::Goodbye { reason } => return Some(format!("it closed the session: {reason}")),
     };
     if session.outgoing.send(answer).await.is_err() {

@@ -61,24 +61,34 @@ pub(super) struct Verdict {
     pub(super) min: Option<f64>,
     pub(super) max: Option<f64>,
     pub(super) rounds: usize,
+    /// The median over the rounds of what others used of the machine, at the worse of the two measurements.
+    pub(super) noise: Option<f64>,
     /// None where it was not measured.
     pub(super) pass: Option<bool>,
 }
 
 impl Verdict {
-    fn new(demand: String, against: &str, limit: Limit, values: Vec<f64>) -> Verdict {
-        let value = median(values.iter().copied());
+    fn new(demand: String, against: &str, limit: Limit, found: &[Found]) -> Verdict {
+        let values = || found.iter().map(|f| f.value);
+        let value = median(values());
         Verdict {
             demand,
             against: against.into(),
             limit,
             value,
-            min: values.iter().copied().reduce(f64::min),
-            max: values.iter().copied().reduce(f64::max),
-            rounds: values.len(),
+            min: values().reduce(f64::min),
+            max: values().reduce(f64::max),
+            rounds: found.len(),
+            noise: median(found.iter().map(|f| f.noise)),
             pass: value.map(|v| limit.holds(v)),
         }
     }
+}
+
+/// What one round found.
+struct Found {
+    value: f64,
+    noise: f64,
 }
 
 /// What is measured of the engine beside repetitions; none where it could not be.
@@ -135,9 +145,12 @@ pub(super) fn judge(samples: &[Sample], points: &[Point], facts: Facts) -> Vec<V
             samples.iter().find(|s| s.peer == name && s.case() == case && s.round == round)
         };
         let name = if peer == STREAM { RAW } else { peer };
-        let ratio = |s: &Sample| Some(metric.of(s)? / metric.of(find(name, theirs, s.round)?)?);
+        let ratio = |s: &Sample| {
+            let other = find(name, theirs, s.round)?;
+            Some(Found { value: metric.of(s)? / metric.of(other)?, noise: s.noise.max(other.noise) })
+        };
         let mine = samples.iter().filter(|s| s.peer == OURS && s.case() == ours);
-        Verdict::new(format!("{ours}: {what}"), peer, limit, mine.filter_map(ratio).collect())
+        Verdict::new(format!("{ours}: {what}"), peer, limit, &mine.filter_map(ratio).collect::<Vec<_>>())
     };
     for op in [Op::Write, Op::Read] {
         for point in points {
@@ -157,8 +170,9 @@ pub(super) fn judge(samples: &[Sample], points: &[Point], facts: Facts) -> Vec<V
                     all.push(against("p50", Metric::Median, case, peer, case, Limit::Below(1.0)));
                 }
                 let mine = samples.iter().filter(|s| s.peer == OURS && s.case() == case);
-                let tails = mine.filter_map(|s| Some(s.p99_us? / s.p50_us?)).collect();
-                all.push(Verdict::new(format!("{case}: p99"), "own p50", Limit::AtMost(4.0), tails));
+                let tail = |s: &Sample| Some(Found { value: s.p99_us? / s.p50_us?, noise: s.noise });
+                let tails: Vec<Found> = mine.filter_map(tail).collect();
+                all.push(Verdict::new(format!("{case}: p99"), "own p50", Limit::AtMost(4.0), &tails));
             } else if is_stream(case) {
                 let limit = Limit::AtLeast(0.9);
                 all.push(against("throughput", Metric::Throughput, case, RAW, case, limit));
@@ -168,11 +182,13 @@ pub(super) fn judge(samples: &[Sample], points: &[Point], facts: Facts) -> Vec<V
             all.push(against("CPU s/GiB", Metric::Cpu, case, RAW, case, Limit::AtMost(1.1)));
         }
     }
+    let fact = |demand: &str, limit, value: Option<f64>| {
+        let found = value.map(|value| Found { value, noise: 0.0 });
+        Verdict::new(demand.into(), "", limit, found.as_slice())
+    };
     let mib = facts.beside_bytes.map(|b| b / MIB as f64);
-    let memory = "memory beside the user's, MiB".into();
-    all.push(Verdict::new(memory, "", Limit::Below(32.0), mib.into_iter().collect()));
-    let idle = "CPU of an idle pair in 2 s, s".into();
-    all.push(Verdict::new(idle, "", Limit::AtMost(0.002), facts.idle_cpu_s.into_iter().collect()));
+    all.push(fact("memory beside the user's, MiB", Limit::Below(32.0), mib));
+    all.push(fact("CPU of an idle pair in 2 s, s", Limit::AtMost(0.002), facts.idle_cpu_s));
     all
 }
 

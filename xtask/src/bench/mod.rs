@@ -4,6 +4,7 @@
 mod demand;
 mod engine;
 mod machine;
+mod orbit;
 mod pair;
 mod peers;
 mod plan;

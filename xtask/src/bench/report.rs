@@ -58,6 +58,10 @@ fn number(value: f64) -> String {
     format!("{value:.0$}", digits as usize)
 }
 
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
 fn maybe(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), number)
 }
@@ -93,7 +97,7 @@ fn medians(records: &[Summary]) -> Table {
             spread(r.p50_us_min, r.p50_us_max),
             maybe(r.p99_us),
             maybe(r.cpu_s_per_gib),
-            format!("{:.0} %", r.noise * 100.0),
+            percent(r.noise),
             r.verified.map_or("-", |ok| if ok { "yes" } else { "NO" }).into(),
         ]);
     }
@@ -101,7 +105,8 @@ fn medians(records: &[Summary]) -> Table {
 }
 
 fn demands(verdicts: &[Verdict]) -> Table {
-    let mut rows = vec![row(["demand", "against", "limit", "value", "min..max", "rounds", "result"])];
+    let mut rows =
+        vec![row(["demand", "against", "limit", "value", "min..max", "rounds", "noise", "result"])];
     for v in verdicts {
         rows.push(vec![
             v.demand.clone(),
@@ -110,6 +115,7 @@ fn demands(verdicts: &[Verdict]) -> Table {
             maybe(v.value),
             spread(v.min, v.max),
             v.rounds.to_string(),
+            v.noise.map_or("-".into(), percent),
             v.pass.map_or("not measured", |ok| if ok { "pass" } else { "FAIL" }).into(),
         ]);
     }

@@ -60,8 +60,10 @@ impl Rounds<'_> {
             }
             if pair.has_depth() && is_large(case) && self.ucx.is_some() {
                 jobs.push((who, deep_hot(case.op, case.block)));
-                jobs.push((Who::Ucx, deep_hot(case.op, case.block)));
             }
+        }
+        if is_large(case) && self.ucx.is_some() {
+            jobs.push((Who::Ucx, deep_hot(case.op, case.block)));
         }
         jobs
     }

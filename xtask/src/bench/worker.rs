@@ -8,7 +8,7 @@ use super::engine::{Engine, Role};
 use super::plan::{BUFFER_BYTES, KIB, Op, Plan, pattern_word};
 use super::sample::percentile;
 use super::usage;
-use super::{EngineKind, raw};
+use super::{EngineKind, orbit, raw};
 use anyhow::Context;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -96,7 +96,7 @@ pub(super) fn run(kind: EngineKind, role: Role) -> anyhow::Result<()> {
 fn make(kind: EngineKind, role: Role) -> anyhow::Result<Box<dyn Engine>> {
     match kind {
         EngineKind::Raw => Ok(Box::new(raw::Raw::new(role)?)),
-        EngineKind::OrbitTe => anyhow::bail!("orbit-te is not in this build"),
+        EngineKind::OrbitTe => Ok(Box::new(orbit::Orbit::new(role)?)),
     }
 }
 

@@ -17,29 +17,28 @@ const BUDGET: usize = 64;
 impl Harness<'_> {
     /// Submits ops: offers them now, and what was not taken again with every step.
     pub fn submit(&mut self, ops: &[Op]) {
+        for op in ops {
+            let entry = self.ledger.get(op.token);
+            let ours = &self.memories[entry.local.mem.0].region;
+            let begin = ours.as_ptr().as_ptr() as u64;
+            let end = op.local.address.checked_add(op.local.length);
+            let inside = op.local.address >= begin && end.is_some_and(|end| end <= begin + ours.len());
+            assert!(inside, "a row submits an op whose local span is outside of its region");
+            self.ledger.queue(op.token);
+        }
         self.waiting.extend(ops);
         self.offer();
     }
 
     /// Offers what waits, once. Says how many were accepted.
     pub fn offer(&mut self) -> usize {
-        let ops = self.waiting.make_contiguous();
-        if ops.is_empty() {
+        if self.waiting.is_empty() {
             return 0;
         }
-        for op in ops.iter() {
-            let entry = self.ledger.get(op.token);
-            assert!(entry.stage == Stage::Made, "a row submits an op twice without `again`");
-            let ours = &self.memories[entry.local.mem.0];
-            let begin = ours.region.as_ptr().as_ptr() as u64;
-            let end = begin + ours.region.len();
-            let inside = op.local.address >= begin
-                && op.local.address.checked_add(op.local.length).is_some_and(|to| to <= end);
-            assert!(inside, "a row submits an op whose local span is outside of its region");
-        }
-        // SAFETY: each span was just found to lie in the region on which the ledger's entry holds a lease until the
-        // completion, or for ever when the row fails; host buffers are readable and writable. The ledger's tokens are
-        // unique: `add` refuses one in flight, and the check above one that was accepted before.
+        let ops = self.waiting.make_contiguous();
+        // SAFETY: `submit`, which alone fills `waiting`, found each span to lie in the region on which the ledger's entry
+        // holds a lease until the completion, or for ever when the row fails; host buffers are readable and writable. No
+        // token is there twice or in flight: the ledger queues an op once.
         let taken = unsafe { self.pair.initiator().submit(ops, Instant::now()) };
         let offered = self.waiting.len();
         if taken > offered {
@@ -224,7 +223,7 @@ impl Harness<'_> {
 
     /// Whether the transport took this op.
     pub fn was_accepted(&self, op: &Op) -> bool {
-        self.ledger.get(op.token).stage != Stage::Made
+        matches!(self.ledger.get(op.token).stage, Stage::Accepted | Stage::Done(_))
     }
 
     /// Whether this op is completed.

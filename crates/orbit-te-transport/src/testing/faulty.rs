@@ -76,8 +76,8 @@ impl<T: Transport> Faulty<T> {
         if op.remote.offset.checked_add(length).is_none_or(|end| end > region.len()) {
             return;
         }
-        // SAFETY: the range was just checked against the region, whose clone keeps its backing; the local span is still
-        // held by the caller, as this is called before the completion is given out. The bytes behind the region are guard
+        // SAFETY: the range was just checked against the region, whose clone keeps its backing; the local span is kept by the
+        // duty of `new`, also after the completion was given out. The bytes behind the region are guard
         // bytes of the same backing, of which there are more than `extra`, which is at most one.
         unsafe {
             let to = region.as_ptr().as_ptr().add(op.remote.offset as usize);
@@ -118,6 +118,7 @@ impl<T: Transport> Faulty<T> {
                 self.later.push((400, op));
                 return None;
             }
+            (Plant::LandsAfterBreak, Some(OpErrorCode::LinkBroken)) if is_write => self.later.push((3, op)),
             (Plant::LosesOpsOfBrokenLink, Some(OpErrorCode::LinkBroken)) => return None,
             (Plant::LosesOpsAtClose, Some(OpErrorCode::Closed)) => return None,
             (Plant::FailsOtherLink, Some(OpErrorCode::LinkBroken)) => self.infected = Some(op.link),
@@ -151,6 +152,10 @@ impl<T: Transport> Faulty<T> {
             if self.plant == Plant::TouchesAfterRead {
                 // SAFETY: by the duty of `new` the memory is kept, though the op is completed.
                 unsafe { (op.local.address as usize as *mut u8).write(0xff) };
+                continue;
+            }
+            if self.plant == Plant::LandsAfterBreak {
+                self.force(&op, 0);
                 continue;
             }
             if self.plant == Plant::SucceedsAfterRetire {

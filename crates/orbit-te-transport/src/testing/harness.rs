@@ -13,7 +13,11 @@ use crate::testing::pattern::{Family, mix, pattern};
 use orbit_te_memory::{Access, MemoryError, RemoteKey};
 use orbit_te_wire::RegionDescriptor;
 use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// The memory of rows that failed.
+static KEPT: Mutex<Vec<(Vec<Memory>, Ledger)>> = Mutex::new(Vec::new());
 
 /// A region of the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -286,8 +290,8 @@ impl Drop for Harness<'_> {
     fn drop(&mut self) {
         // A row that failed leaves ops in flight, or a transport that broke its word: what it may touch stays for ever.
         if self.ledger.in_flight() > 0 || std::thread::panicking() {
-            std::mem::forget(std::mem::take(&mut self.memories));
-            std::mem::forget(std::mem::take(&mut self.ledger));
+            let kept = (std::mem::take(&mut self.memories), std::mem::take(&mut self.ledger));
+            KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
         }
     }
 }

@@ -11,8 +11,10 @@ use std::collections::HashMap;
 /// Where an op stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Not accepted yet.
+    /// Not submitted.
     Made,
+    /// Submitted by the row, and not accepted yet.
+    Waiting,
     /// Accepted, and not completed yet.
     Accepted,
     /// Completed.
@@ -45,7 +47,8 @@ impl Ledger {
     pub fn add(&mut self, op: Op, local: Spot, remote: Spot, lease: Lease) {
         let entry = Entry { op, local, remote, stage: Stage::Made, lease: Some(lease) };
         if let Some(before) = self.entries.insert(op.token, entry) {
-            assert!(before.stage != Stage::Accepted, "a row used a token that is in flight");
+            let free = !matches!(before.stage, Stage::Waiting | Stage::Accepted);
+            assert!(free, "a row used a token that is in flight");
         }
     }
 
@@ -54,6 +57,14 @@ impl Ledger {
         match self.entries.get(&token) {
             Some(entry) => entry,
             None => panic!("a row asks about {token:?}, which it never made"),
+        }
+    }
+
+    /// The op is submitted, for the first time.
+    pub fn queue(&mut self, token: Token) {
+        if let Some(entry) = self.entries.get_mut(&token) {
+            assert!(entry.stage == Stage::Made && entry.lease.is_some(), "a row submits an op twice");
+            entry.stage = Stage::Waiting;
         }
     }
 
@@ -68,7 +79,7 @@ impl Ledger {
     /// The op will never be submitted.
     pub fn withdraw(&mut self, token: Token) {
         if let Some(entry) = self.entries.get_mut(&token) {
-            entry.lease = None;
+            (entry.stage, entry.lease) = (Stage::Made, None);
         }
     }
 
@@ -88,7 +99,9 @@ impl Ledger {
                 self.accepted -= 1;
                 Ok(())
             }
-            Stage::Made => Err(format!("{:?} completed and was not accepted: {completion:?}", entry.op)),
+            Stage::Made | Stage::Waiting => {
+                Err(format!("{:?} completed and was not accepted: {completion:?}", entry.op))
+            }
             Stage::Done(before) => {
                 Err(format!("{:?} completed twice: first {before:?}, then {completion:?}", entry.op))
             }

@@ -1,9 +1,10 @@
 //! What a completion says about memory. Rule: it is checked at the moment the completion is given out, not later.
 //!
 //! - Success: every byte is there now.
-//! - Refused: nothing changed, which the next [`Harness::verify`] finds out.
+//! - Refused: nothing changed, which the next [`Harness::verify`] finds out. Only a region that is withdrawn under an op may
+//!   refuse the rest of it; the completion then counts the bytes that are in place.
 //! - Failed half-way: each byte is old or new. Where the op is known to have ended at that side, it stays as it is now;
-//!   otherwise (a write whose link broke) it may still turn from old to new.
+//!   otherwise (a write that could not be fenced) it may still turn from old to new.
 //!
 //! It does not check which codes fit which fault; rows do.
 
@@ -69,10 +70,19 @@ impl Harness<'_> {
             }
             Err(error) => error.code,
         };
+        // A region that is withdrawn under an op of several parts refuses the parts that come later.
+        let withdrawn = matches!(code, OpErrorCode::UnknownRegion | OpErrorCode::StaleGeneration);
         if is_refusal(code) && !matches!(code, OpErrorCode::NoLink) {
-            return;
+            if completion.bytes == 0 {
+                return;
+            }
+            if !withdrawn {
+                let bytes = completion.bytes;
+                self.fail(&format!("refused as {code}, and {bytes} bytes have moved: {op:?}"));
+            }
         }
-        if op.kind == OpKind::Write && code != OpErrorCode::Cancelled {
+        let fenced = withdrawn || matches!(code, OpErrorCode::Cancelled | OpErrorCode::LinkBroken);
+        if op.kind == OpKind::Write && !fenced {
             self.memories[to.mem.0].allow(to.offset, new);
             return;
         }

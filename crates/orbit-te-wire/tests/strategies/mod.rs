@@ -180,7 +180,6 @@ pub(crate) fn control_value() -> impl Strategy<Value = Control> {
         }),
         request().prop_map(|request| Control::NotifyDone { request }),
         ("[a-z]{0,64}", bytes()).prop_map(|(transport, bytes)| Control::Transport { transport, bytes }),
-        vec(address(), 0..=MAX_ADDRESSES).prop_map(|addresses| Control::Reach { addresses }),
         "\\PC{0,1000}".prop_map(|reason| Control::Goodbye { reason }),
     ]
 }

@@ -33,6 +33,8 @@ pub enum Plant {
     RefusalBreaksLink,
     /// When a link breaks, an op of another link fails.
     FailsOtherLink,
+    /// A write whose link broke is said to be fenced, and lands a little later.
+    LandsAfterBreak,
     /// Ops of a broken link never complete.
     LosesOpsOfBrokenLink,
     /// Ops never complete after closing.

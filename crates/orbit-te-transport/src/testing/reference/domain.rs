@@ -49,7 +49,7 @@ impl Domain for ReferenceDomain {
         let bad = |reason: &str| MemoryError::BadRemoteKey { domain: NAME, reason: reason.to_string() };
         let bytes = descriptor.key(NAME).ok_or_else(|| bad("there is none"))?;
         let key = bytes.try_into().map_err(|_| bad("it should have eight bytes"))?;
-        Ok(RemoteKey([descriptor.region.0, descriptor.generation.0, u64::from_le_bytes(key)]))
+        Ok(RemoteKey([descriptor.region.0, descriptor.generation.0, u64::from_le_bytes(key), 0]))
     }
 
     fn forget(&self, _key: RemoteKey) {}

@@ -104,7 +104,7 @@ fn advance(request: &mut Request, registry: &Registry, piece_bytes: u64) -> Opti
     }
     let op = request.op;
     if request.lease.is_none() {
-        let [region, generation, key] = op.remote.key.0;
+        let [region, generation, key, _] = op.remote.key.0;
         let asked = Admission {
             region: RegionId(region),
             generation: Generation(generation),

@@ -64,10 +64,10 @@ pub fn cancel_completes_once_and_lets_go(pair: &mut dyn Pair) {
     let mut h = Harness::new(pair);
     let link = h.connect_up();
     let mut rng = Rng::new(11);
-    let most = (2 << 20).min(h.capabilities().max_op_bytes);
+    let most = (1 << 20).min(h.capabilities().max_op_bytes);
     let kinds = kinds(&h);
     let places: Vec<_> = (0..OPS).map(|_| (h.local(most), h.remote(most, Access::SHARED))).collect();
-    for round in 0..40u64 {
+    for round in 0..24u64 {
         h.wait_up(link);
         let ops: Vec<_> = places
             .iter()

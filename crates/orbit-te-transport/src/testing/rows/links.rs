@@ -274,6 +274,7 @@ pub fn unreachable_peer(pair: &mut dyn Pair) {
         let codes = [
             OpErrorCode::Unreachable,
             OpErrorCode::LinkBroken,
+            OpErrorCode::LinkBrokenUnfenced,
             OpErrorCode::NoLink,
             OpErrorCode::Cancelled,
             OpErrorCode::CancelledUnfenced,

@@ -82,7 +82,7 @@ fn withdraw(
         let withdrawing = scope.spawn(call);
         // Not one step more before the region takes no requests, so that ops are caught by it.
         let deadline = Instant::now() + h.limit();
-        while !region.is_retired() && !withdrawing.is_finished() && Instant::now() < deadline {
+        while region.takes_leases() && !withdrawing.is_finished() && Instant::now() < deadline {
             thread::yield_now();
         }
         h.run_until("the region is withdrawn", |_| withdrawing.is_finished());

@@ -1,0 +1,7 @@
+//! The command line, tested as its users meet it: real processes, real files, exit codes and words.
+
+mod bench;
+mod common;
+mod demo;
+mod files;
+mod refusals;
