@@ -147,6 +147,11 @@ impl Conn {
         self.readable || self.header_got == FRAME_BYTES
     }
 
+    /// Whether the peer has closed its side.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.read_closed
+    }
+
     /// How many frames wait to be sent.
     pub(crate) fn queued(&self) -> usize {
         self.outbox.len()

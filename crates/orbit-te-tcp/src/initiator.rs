@@ -252,6 +252,10 @@ impl TcpTransport {
         lane.conn.flush()?;
         let Role::Asking(asking) = &mut lane.role else { return Ok(()) };
         for _ in 0..SERVE_FRAMES {
+            // Nothing is to come: asking the kernel would cost a call after every answer.
+            if asking.pending.is_empty() && !lane.conn.is_closing() {
+                break;
+            }
             match lane.conn.receive(&mut self.scratch)? {
                 Received::Nothing => break,
                 Received::Frame(frame) => {

@@ -102,7 +102,10 @@ impl Lane {
     pub(crate) fn is_ready(&self) -> bool {
         match &self.role {
             Role::Opening { .. } => false,
-            Role::Asking(_) => self.conn.can_send() || self.conn.can_receive(),
+            Role::Asking(asking) => {
+                let expects = !asking.pending.is_empty() || self.conn.is_closing();
+                self.conn.can_send() || (self.conn.can_receive() && expects)
+            }
             Role::Answering(answering) => {
                 let deaf = self.conn.queued() >= answering.limits.lane_requests as usize;
                 self.conn.can_send() || (self.conn.can_receive() && !deaf)

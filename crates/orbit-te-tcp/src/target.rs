@@ -103,7 +103,8 @@ impl TcpTransport {
         let Role::Answering(answering) = &mut lane.role else { return Ok(()) };
         let conn = &mut lane.conn;
         conn.flush()?;
-        let (mut frames, mut bytes) = (0, 0);
+        // The first answer of a round goes at once, for the sake of a peer with one request; later ones go together.
+        let (mut frames, mut bytes) = (FLUSH_FRAMES, 0);
         for _ in 0..SERVE_FRAMES {
             // A peer that does not take its answers is not heard until it does.
             if conn.queued() >= answering.limits.lane_requests as usize {
