@@ -42,7 +42,7 @@ Sizes are whole numbers of bytes, or of KiB, MiB, GiB or TiB (powers of 1024).";
 #[command(name = "orbit-te", version, after_help = CODES)]
 struct Cli {
     /// Log more to stderr; twice for still more. RUST_LOG takes precedence.
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = 900)]
     verbose: u8,
     #[command(subcommand)]
     command: Command,

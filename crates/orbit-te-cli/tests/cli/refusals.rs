@@ -118,6 +118,21 @@ fn a_read_only_file_is_not_written() {
     assert!(std::fs::read(&back).unwrap() == noise(70_000));
 }
 
+#[test]
+fn a_served_file_that_is_cut_short_fails_the_put_and_not_the_server() {
+    let folder = folder();
+    let target = sparse(folder.path(), "target", 4 << 20);
+    let source = file(folder.path(), "source", 4 << 20);
+    let served = serve(&["--file", text(&target)]);
+    std::fs::OpenOptions::new().write(true).open(&target).and_then(|f| f.set_len(1 << 20)).unwrap();
+    run(&["put", text(&source), &served.segment]).says(1, &["cut short"]);
+    let small = file(folder.path(), "small", 1 << 20);
+    run(&["put", text(&small), &served.segment]).ok();
+    served.process.signal(Signal::SIGTERM);
+    assert_eq!(served.process.end(Duration::from_secs(20)).code, Some(0));
+    assert!(std::fs::read(&target).unwrap() == noise(1 << 20));
+}
+
 /// A transfer of so much that it is certainly under way a moment after it has begun, with the serving side killed in its middle.
 fn kill_the_peer(words: impl Fn(&str) -> Vec<String>) -> Ended {
     let served = serve(&["--bytes", "64GiB"]);
