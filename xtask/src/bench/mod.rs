@@ -64,6 +64,9 @@ pub(crate) struct BenchArgs {
     /// Write the tables as markdown, with the machine and the revision.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
+    /// Leave the micro-benchmarks of the crates out, which come first otherwise.
+    #[arg(long)]
+    no_micro: bool,
     /// Exit with status 3 unless every demand that was measured is met, and every demand against raw was measured.
     #[arg(long)]
     check: bool,
@@ -88,6 +91,17 @@ enum EngineKind {
 }
 
 /// Serves one side of a pair until stdin ends.
+/// The crates' own benches, with criterion: what a header, a check and a token cost. Their output goes to stderr.
+fn micro() -> anyhow::Result<()> {
+    let crates = ["orbit-te-wire", "orbit-te-memory"].iter().flat_map(|name| ["--package", *name]);
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command.arg("bench").args(crates).args(["--benches", "--", "--quick", "--noplot"]).stdout(io::stderr());
+    let status = command.status().context("cargo bench")?;
+    anyhow::ensure!(status.success(), "the micro-benchmarks failed: {status}");
+    Ok(())
+}
+
 pub(crate) fn run_worker(args: &WorkerArgs) -> anyhow::Result<()> {
     worker::run(args.engine, args.role)
 }
@@ -96,6 +110,9 @@ pub(crate) fn run_worker(args: &WorkerArgs) -> anyhow::Result<()> {
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
         return run_optimized();
+    }
+    if !args.no_micro {
+        micro()?;
     }
     let out = args
         .out
