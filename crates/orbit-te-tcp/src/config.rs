@@ -45,6 +45,21 @@ pub struct TcpConfig {
 }
 
 impl TcpConfig {
+    /// The settings with times that can be added to any clock: a year is as good as for ever.
+    pub(crate) fn bounded(self) -> TcpConfig {
+        let year = Duration::from_secs(365 * 24 * 3600);
+        TcpConfig {
+            connect_timeout: self.connect_timeout.min(year),
+            unreachable_after: self.unreachable_after.min(year),
+            reconnect_pause: (self.reconnect_pause.0.min(year), self.reconnect_pause.1.min(year)),
+            cancel_grace: self.cancel_grace.min(year),
+            fence_timeout: self.fence_timeout.min(year),
+            // The kernel counts its probes in 16 bits of seconds.
+            keepalive: self.keepalive.min(Duration::from_secs(8 * 3600)),
+            ..self
+        }
+    }
+
     /// The kernel buffers of a lane over the loopback interface, when not set.
     pub const LOOPBACK_BUFFER_BYTES: usize = 512 * 1024;
 }

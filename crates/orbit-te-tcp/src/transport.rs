@@ -85,6 +85,7 @@ impl TcpTransport {
     ) -> Result<TcpTransport, TransportError> {
         let poll =
             Poll::new().map_err(|source| TransportError::Io { what: "an event queue".into(), source })?;
+        let config = config.bounded();
         let max_ops = config.max_ops.max(1);
         Ok(TcpTransport {
             regions: Cache::new(registry.table()),

@@ -151,3 +151,33 @@ fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
+
+/// "For ever" is a time like any other.
+#[test]
+fn times_without_end() {
+    let _dog = watchdog("times_without_end", Duration::from_secs(60));
+    let ever = Duration::MAX;
+    let config = TcpConfig {
+        connect_timeout: ever,
+        unreachable_after: ever,
+        reconnect_pause: (ever, ever),
+        cancel_grace: ever,
+        fence_timeout: ever,
+        keepalive: ever,
+        ..TcpConfig::default()
+    };
+    let target = Target::start("127.0.0.1:0", config);
+    let region = target.region(64, Access::SHARED, |_| 0);
+    let mut initiator = Initiator::new(config);
+    let link = initiator.connect(target.me.peer, target.at, SESSION);
+    let local = initiator.region(b"for ever");
+    let token = initiator.begin(OpKind::Write, link, &local, &region, 0);
+    assert_eq!(initiator.wait(token, Duration::from_secs(10)).result, Ok(()));
+    let token = initiator.begin(OpKind::Write, link, &local, &region, 0);
+    initiator.transport.cancel(orbit_te_transport::Token(token), Instant::now());
+    initiator.wait(token, Duration::from_secs(10));
+    target.drop_session(SESSION);
+    let down =
+        |i: &Initiator| i.events.iter().any(|e| matches!(e, orbit_te_transport::Event::LinkDown { .. }));
+    initiator.poll_until("the link is down", Duration::from_secs(10), down);
+}

@@ -4,7 +4,7 @@
 
 mod support;
 
-use orbit_te::{Access, Batch, Config, Engine, Error, Transfer, TransferError};
+use orbit_te::{Access, Backing, Batch, Config, Engine, Error, Transfer, TransferError};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use support::{Pair, Random, SOON, eventually, pair, pair_with, region, watchdog};
@@ -189,6 +189,29 @@ fn what_is_taken_is_given_back() {
     drop(holder);
     eventually("threads are back where they were", SOON, || count("task") <= threads);
     eventually("descriptors are back where they were", SOON, || count("fd") <= files);
+}
+
+/// The memory of a transfer under way owns the last handle of its engine: the engine's own thread drops it.
+#[test]
+fn the_last_handle_in_a_transfers_memory() {
+    let (_one, _dog) = (alone(), watchdog("the_last_handle_in_a_transfers_memory", Duration::from_secs(60)));
+    drop(pair(64));
+    std::thread::sleep(Duration::from_millis(100));
+    let threads = count("task");
+    for _ in 0..5 {
+        let Pair { segment, engine, remote, target } = pair(8 << 20);
+        let mut bytes = vec![7u8; 8 << 20];
+        let base = std::ptr::NonNull::new(bytes.as_mut_ptr()).unwrap();
+        // SAFETY: the vector lives in the owner, where nobody reaches it.
+        let backing = unsafe { Backing::external(base, bytes.len(), (bytes, engine.clone())) };
+        let local = engine.register(backing.unwrap(), Access::LOCAL).unwrap();
+        drop(segment.write(0, &local.whole()).unwrap());
+        let _ = engine.retire(&local, Duration::ZERO);
+        drop((engine, local, segment));
+        eventually("the target has no leases", SOON, || remote.leases() == 0);
+        drop((remote, target));
+    }
+    eventually("threads are back where they were", SOON, || count("task") <= threads);
 }
 
 /// Peers that come and go leave nothing at an engine that stays.

@@ -1,12 +1,11 @@
 //! The asking side, driven by the test's own thread.
 
-use orbit_te_memory::{Access, Backing, HostBuffer, Lease, Region, Registry};
-use orbit_te_memory::{LocalKey, RemoteKey};
-use orbit_te_tcp::{Identity, TcpAddress, TcpConfig, TcpTransport};
+use orbit_te_memory::{Access, Backing, Domain, HostBuffer, Lease, LocalKey, Region, Registry};
+use orbit_te_tcp::{Identity, TcpAddress, TcpConfig, TcpDomain, TcpTransport};
 use orbit_te_transport::{
     Arm, Completion, Event, LinkId, Op, OpKind, Progress, RemoteSpan, Token, Transport,
 };
-use orbit_te_wire::{PeerId, SessionId};
+use orbit_te_wire::{PeerId, SessionId, TransportKey};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,7 +44,9 @@ impl Initiator {
     pub fn begin(&mut self, kind: OpKind, link: LinkId, local: &Region, remote: &Region, offset: u64) -> u64 {
         self.next += 1;
         let token = self.next;
-        let key = RemoteKey([remote.id().0, remote.generation().0, remote.key()]);
+        let bytes = TcpDomain.register(remote).unwrap().remote;
+        let keys = vec![TransportKey { transport: TcpDomain.name().to_string(), bytes }];
+        let key = TcpDomain.import(&remote.describe(keys)).unwrap();
         let remote = RemoteSpan { offset, key };
         let op = Op { kind, link, local: local.whole().span(LocalKey(0)), remote, token: Token(token) };
         self.flying.insert(token, local.lease().unwrap());
