@@ -93,10 +93,11 @@ enum EngineKind {
 /// Serves one side of a pair until stdin ends.
 /// The crates' own benches, with criterion: what a header, a check and a token cost. Their output goes to stderr.
 fn micro() -> anyhow::Result<()> {
-    let crates = ["orbit-te-wire", "orbit-te-memory"].iter().flat_map(|name| ["--package", *name]);
+    let benches = [("orbit-te-wire", "frames"), ("orbit-te-memory", "admission")];
+    let names = benches.iter().flat_map(|(krate, bench)| ["--package", *krate, "--bench", *bench]);
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = std::process::Command::new(cargo);
-    command.arg("bench").args(crates).args(["--benches", "--", "--quick", "--noplot"]).stdout(io::stderr());
+    command.arg("bench").args(names).args(["--", "--quick", "--noplot"]).stdout(io::stderr());
     let status = command.status().context("cargo bench")?;
     anyhow::ensure!(status.success(), "the micro-benchmarks failed: {status}");
     Ok(())
