@@ -385,4 +385,4 @@ fn token(slot: usize, position: usize) -> Token {
 }
 
 /// How long a worker that was displaced sleeps before it looks whether it is needed.
-pub(crate) const DISPLACED_TICK: Duration = Duration::from_millis(1);
+pub(crate) const DISPLACED_TICK: Duration = Duration::from_millis(10);

@@ -101,6 +101,9 @@ impl Server {
                     self.sleeper.sleep(until);
                 }
                 quiet_since = Instant::now();
+            } else {
+                // The thread that would bring what is waited for may want this very CPU.
+                thread::yield_now();
             }
             progress.clear();
             now = Instant::now();

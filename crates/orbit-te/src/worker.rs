@@ -181,6 +181,9 @@ impl Worker {
                 quiet_since = now;
             } else if now - quiet_since >= self.spin {
                 break;
+            } else {
+                // The thread that would bring what is waited for may want this very CPU.
+                thread::yield_now();
             }
             now = Instant::now();
         }
@@ -245,6 +248,8 @@ impl Worker {
                     quiet_since = now;
                 } else if core.is_idle() || now - quiet_since >= self.spin {
                     break;
+                } else {
+                    thread::yield_now();
                 }
                 if self.drivers.load(Ordering::Acquire) > 0 || self.stop.load(Ordering::Acquire) {
                     break;
