@@ -16,6 +16,10 @@ const MAX_RANGES: usize = 64;
 /// Bytes in one system call, so that one lane does not hold the worker for long.
 const MAX_CALL_BYTES: usize = 1024 * 1024;
 
+/// Bytes of a large payload that gather before the receiver is woken: a fraction of the socket's buffer, so that the sender
+/// never waits for it.
+const LOW_WATER_BYTES: u64 = 128 * 1024;
+
 /// Why a lane ended.
 #[derive(Debug)]
 pub(crate) enum ConnError {
@@ -104,6 +108,8 @@ pub(crate) struct Conn {
     header_got: usize,
     inbox: Inbox,
     outbox: VecDeque<Outgoing>,
+    /// Bytes that must have come before the kernel calls the socket readable.
+    low_water: u64,
     /// Bytes of the outbox's first entry that the kernel has taken.
     front_sent: u64,
 }
@@ -122,6 +128,7 @@ impl Conn {
             header_got: 0,
             inbox: Inbox::Header,
             outbox: VecDeque::with_capacity(frames),
+            low_water: 1,
             front_sent: 0,
         }
     }
@@ -325,9 +332,20 @@ impl Conn {
             // A short count means that the kernel has no more: the next byte brings a new event.
             self.readable = got == asked || self.read_closed;
             self.note_short((got as u64) < wanted && self.is_landing());
-            if self.consume(got as u64, wanted) {
+            let complete = self.consume(got as u64, wanted);
+            self.set_low_water();
+            if complete {
                 return Ok(Received::Payload);
             }
+        }
+    }
+
+    /// Lets the bytes of a large payload gather before this side is woken for them: fewer, larger calls for the same bytes. Never
+    /// more than what is certain to come.
+    fn set_low_water(&mut self) {
+        let wanted = if self.wanted() >= 2 * LOW_WATER_BYTES { LOW_WATER_BYTES } else { 1 };
+        if wanted != self.low_water && sys::set_low_water(self.fd, wanted as i32).is_ok() {
+            self.low_water = wanted;
         }
     }
 

@@ -67,3 +67,12 @@ pub(crate) unsafe fn receive(fd: RawFd, ranges: &mut [IoRange]) -> io::Result<us
     let n = unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) };
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
+
+/// Sets how many bytes must have come before the socket is called readable.
+pub(crate) fn set_low_water(fd: RawFd, bytes: i32) -> io::Result<()> {
+    let size = size_of::<i32>() as libc::socklen_t;
+    let value: *const i32 = &bytes;
+    // SAFETY: the option's value is an `int` that lives for the length of the call.
+    let rc = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, value.cast(), size) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
