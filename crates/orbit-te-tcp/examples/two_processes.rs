@@ -123,7 +123,7 @@ fn run(
     let mut progress = Progress::with_capacity(16);
     while progress.completions.is_empty() {
         if started.elapsed() > Duration::from_secs(30) {
-            transport.cancel(Token(1), Instant::now());
+            transport.cancel(Token(1)..=Token(1), Instant::now());
         }
         transport.poll(Instant::now(), 16, &mut progress);
         if let Arm::Sleep { .. } = transport.arm(Instant::now()) {

@@ -56,6 +56,8 @@ impl TcpConfig {
             fence_timeout: self.fence_timeout.min(year),
             // The kernel counts its probes in 16 bits of seconds.
             keepalive: self.keepalive.min(Duration::from_secs(8 * 3600)),
+            // More than the protocol knows would only size queues that nobody can fill.
+            limits: self.limits.agree(&Limits::MOST),
             ..self
         }
     }

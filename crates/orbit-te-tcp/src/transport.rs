@@ -18,6 +18,7 @@ use orbit_te_transport::{
 use orbit_te_wire::limits::MAX_PAYLOAD_BYTES;
 use orbit_te_wire::{PeerId, SessionId};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -379,8 +380,8 @@ unsafe impl Transport for TcpTransport {
         taken
     }
 
-    fn cancel(&mut self, token: Token, now: Instant) {
-        for op in self.ops.find(|o| o.op.token == token) {
+    fn cancel(&mut self, tokens: RangeInclusive<Token>, now: Instant) {
+        for op in self.ops.find(|o| tokens.contains(&o.op.token)) {
             self.cancel_op(op, now);
         }
     }

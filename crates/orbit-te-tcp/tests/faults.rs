@@ -174,7 +174,8 @@ fn times_without_end() {
     let token = initiator.begin(OpKind::Write, link, &local, &region, 0);
     assert_eq!(initiator.wait(token, Duration::from_secs(10)).result, Ok(()));
     let token = initiator.begin(OpKind::Write, link, &local, &region, 0);
-    initiator.transport.cancel(orbit_te_transport::Token(token), Instant::now());
+    let given_up = orbit_te_transport::Token(token);
+    initiator.transport.cancel(given_up..=given_up, Instant::now());
     initiator.wait(token, Duration::from_secs(10));
     target.drop_session(SESSION);
     let down =

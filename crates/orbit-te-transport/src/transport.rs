@@ -7,6 +7,7 @@ use crate::error::TransportError;
 use crate::op::{LinkId, Op, Token};
 use crate::progress::{Arm, Progress};
 use orbit_te_wire::PeerId;
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 /// Moves bytes between this process and its peers. Belongs to one worker at a time, never blocks, owns no thread.
@@ -54,13 +55,13 @@ pub unsafe trait Transport: Send {
     /// that has completed may be used again.
     unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize;
 
-    /// Gives up an op: it completes soon, with success if it was just about to, otherwise with
+    /// Gives up the ops with these tokens: each completes soon, with success if it was just about to, otherwise with
     /// [`OpErrorCode::Cancelled`](crate::OpErrorCode::Cancelled) or
-    /// [`OpErrorCode::CancelledUnfenced`](crate::OpErrorCode::CancelledUnfenced). A token that is not in flight is ignored.
+    /// [`OpErrorCode::CancelledUnfenced`](crate::OpErrorCode::CancelledUnfenced). Tokens that are not in flight are ignored.
     /// "Soon" does not depend on the peer: one that is silent gives `CancelledUnfenced`, or a link error, in bounded time.
     /// A transport that fences by cutting its connection may fail other ops of the same link with a link error, never those
     /// of another link.
-    fn cancel(&mut self, token: Token, now: Instant);
+    fn cancel(&mut self, tokens: RangeInclusive<Token>, now: Instant);
 
     /// Makes progress, adds at most `budget` completions to what is in `out`, and says whether anything happened at all;
     /// true whenever it added something.

@@ -23,6 +23,9 @@ pub struct Config {
     pub spin_us: u64,
     /// How long a transfer may take when it is not told otherwise. Default 30 s.
     pub deadline: Duration,
+    /// Sessions that peers may have with this engine; more are refused. Each costs about 20 KiB and its lanes' sockets.
+    /// Default 4,096.
+    pub peers: usize,
     /// Transfers that may wait for each worker. Default 1,024.
     pub queued_transfers: usize,
     /// Notifications from peers that are kept for [`crate::Engine::notifications`]; further ones are refused. Default 1,024.
@@ -46,6 +49,7 @@ impl Default for Config {
             serving_workers: 1,
             spin_us: if cpus > 1 { 50 } else { 0 },
             deadline: Duration::from_secs(30),
+            peers: 4096,
             queued_transfers: 1024,
             queued_notifications: 1024,
             control_timeout: Duration::from_secs(5),

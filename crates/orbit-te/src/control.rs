@@ -71,10 +71,12 @@ pub(crate) enum Target {
 pub(crate) async fn reach(shared: &Arc<Shared>, target: &Target) -> Result<Arc<Peer>, Error> {
     let (addresses, expected) = match target {
         Target::Address { host, .. } => {
-            let found = tokio::net::lookup_host(host.as_str()).await.map_err(|e| Error::Unreachable {
-                address: host.clone(),
-                cause: format!("the name can't be resolved: {e}"),
-            })?;
+            let unresolved = |cause| Error::Unreachable { address: host.clone(), cause };
+            let limit = shared.config.control_timeout;
+            let found = timeout(limit, tokio::net::lookup_host(host.as_str()))
+                .await
+                .map_err(|_| unresolved(format!("the name was not resolved in {limit:?}")))?
+                .map_err(|e| unresolved(format!("the name can't be resolved: {e}")))?;
             (found.collect::<Vec<_>>(), None)
         }
         Target::Token(token) => (token.addresses.clone(), Some((token.peer, token.incarnation))),
@@ -98,6 +100,10 @@ pub(crate) async fn reach(shared: &Arc<Shared>, target: &Target) -> Result<Arc<P
         match timeout(shared.config.control_timeout, connect(shared, *address, expected)).await {
             Ok(Ok(peer)) => return Ok(peer),
             Ok(Err(Error::Unreachable { cause, .. })) => failures.push(format!("{address}: {cause}")),
+            // The owner may still answer at another of its addresses.
+            Ok(Err(Error::OtherPeer { found, .. })) if addresses.len() > 1 => {
+                failures.push(format!("{address}: another peer, {found}, answers there"));
+            }
             Ok(Err(error)) => return Err(error),
             Err(_) => {
                 let waited = shared.config.control_timeout;

@@ -11,7 +11,7 @@ use orbit_te_transport::{Arm, Event, LinkId, Op, OpErrorCode, Progress, Token, T
 use orbit_te_wire::PeerId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Ops handed over in one call.
@@ -85,8 +85,25 @@ pub(crate) struct Core {
     /// Links that were closed; the last few still explain why to whoever asks late.
     closed_links: VecDeque<LinkId>,
     progress: Progress,
+    /// Parts that are over and not yet told: telling may run an owner's code, so the core must be free for it.
+    ended: Vec<Ended>,
     next_deadline: Option<Instant>,
     closed: bool,
+}
+
+/// A part of a transfer that is over.
+pub(crate) struct Ended {
+    transfer: Arc<TransferState>,
+    part: usize,
+    bytes: u64,
+    error: Option<TransferError>,
+}
+
+impl Ended {
+    /// Tells the transfer. Drops leases, and with them perhaps memory and its owner; wakes whoever waits.
+    pub(crate) fn tell(self) {
+        self.transfer.part_done(self.part, self.bytes, self.error);
+    }
 }
 
 impl Core {
@@ -103,6 +120,7 @@ impl Core {
             waiting: VecDeque::new(),
             links: HashMap::new(),
             progress: Progress::with_capacity(POLL_BUDGET),
+            ended: Vec::with_capacity(POLL_BUDGET),
             next_deadline: None,
             closed: false,
         }
@@ -187,7 +205,7 @@ impl Core {
 
     fn begin(&mut self, transfer: Arc<TransferState>, part: usize) {
         if self.closed {
-            transfer.part_done(part, 0, Some(TransferError::Closed));
+            self.ended.push(Ended { transfer, part, bytes: 0, error: Some(TransferError::Closed) });
             return;
         }
         let deadline = transfer.deadline;
@@ -312,20 +330,31 @@ impl Core {
         let Some(active) = self.active[slot].take() else { return };
         self.free.push(slot);
         let cause = match &active.error {
+            None => None,
             Some(TransferError::Request { cause: Some(cause), .. }) => Some(cause.clone()),
             _ => {
                 active.ops().first().and_then(|op| self.links.get(&op.link)).and_then(|status| status.cause())
             }
         };
+        let (fenced, after) = (active.fenced, active.transfer.after);
         let error = active.error.map(|error| match active.given_up {
             GivenUp::No => error,
-            GivenUp::Cancelled => TransferError::Cancelled { fenced: active.fenced },
-            GivenUp::Deadline => {
-                TransferError::Deadline { after: active.transfer.after, fenced: active.fenced, cause }
-            }
+            GivenUp::Cancelled => TransferError::Cancelled { fenced },
+            GivenUp::Deadline => TransferError::Deadline { after, fenced, cause },
             GivenUp::Closed => TransferError::Closed,
         });
-        active.transfer.part_done(active.part, active.bytes, error);
+        let Active { transfer, part, bytes, .. } = active;
+        self.ended.push(Ended { transfer, part, bytes, error });
+    }
+
+    /// Whether there are parts to be told that they are over.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// The parts that are over, for `told`'s memory.
+    pub(crate) fn swap_ended(&mut self, told: &mut Vec<Ended>) {
+        std::mem::swap(&mut self.ended, told);
     }
 
     fn happened(&mut self, event: Event) {
@@ -372,8 +401,8 @@ impl Core {
                 let error = orbit_te_transport::OpError::new(OpErrorCode::Cancelled);
                 active.error.get_or_insert(TransferError::Request { request: 0, error, cause: None });
             }
-            for position in 0..submitted {
-                self.transport.cancel(token(slot, position), now);
+            if submitted > 0 {
+                self.transport.cancel(token(slot, 0)..=token(slot, submitted - 1), now);
             }
             self.end_if_over(slot);
         }
@@ -383,6 +412,3 @@ impl Core {
 fn token(slot: usize, position: usize) -> Token {
     Token(((slot as u64) << 32) | position as u64)
 }
-
-/// How long a worker that was displaced sleeps before it looks whether it is needed.
-pub(crate) const DISPLACED_TICK: Duration = Duration::from_millis(10);

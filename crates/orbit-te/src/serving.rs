@@ -169,6 +169,10 @@ fn listen(mut listener: Listener, shared: &Weak<Shared>, stop: &AtomicBool) {
         for connection in incoming.drain(..) {
             let Some(shared) = shared.upgrade() else { return };
             match connection.hello.role {
+                Role::Control if shared.admitted.lock().len() >= shared.config.peers => {
+                    connection
+                        .refuse(&format!("{} peers are connected, the limit here", shared.config.peers));
+                }
                 Role::Control => {
                     let weak = Arc::downgrade(&shared);
                     shared.control.spawn(control::welcome(weak, connection));

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Sleeper {
     epoll: Epoll,
     kick: EventFd,
+    bell: EventFd,
 }
 
 impl Sleeper {
@@ -19,7 +20,10 @@ impl Sleeper {
         let kick = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         // Edge-triggered: every kick ends one sleep, and nobody has to read the counter.
         epoll.add(kick.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0))?;
-        Ok(Sleeper { epoll, kick })
+        // Level-triggered: it wakes every sleeper until the one who naps has heard it.
+        let bell = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        epoll.add(bell.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 2))?;
+        Ok(Sleeper { epoll, kick, bell })
     }
 
     /// Wakes sleepers while this descriptor is readable. It must stay open as long as the sleeper.
@@ -32,6 +36,19 @@ impl Sleeper {
     pub(crate) fn kick(&self) {
         // Fails only when the counter is full, and then the sleeper is awake.
         let _ = self.kick.write(1);
+    }
+
+    /// Ends the nap of the caller who naps.
+    pub(crate) fn ring(&self) {
+        // As above.
+        let _ = self.bell.write(1);
+    }
+
+    /// As [`Sleeper::sleep`], for the one caller at a time who may be woken by [`Sleeper::ring`].
+    pub(crate) fn nap(&self, until: Option<Instant>) {
+        self.sleep(until);
+        // Nothing to read is the rule.
+        let _ = self.bell.read();
     }
 
     /// Sleeps until something is there, somebody kicks, or the time has come; also for no reason.

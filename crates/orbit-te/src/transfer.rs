@@ -171,12 +171,12 @@ pub struct Transfer {
 impl Transfer {
     /// Whether it has ended.
     pub fn is_done(&self) -> bool {
-        self.state.is_done()
+        self.attend_unless_done()
     }
 
     /// How it ended, if it has.
     pub fn try_result(&self) -> Option<Result<Receipt, TransferError>> {
-        if self.state.is_done() { self.state.result() } else { None }
+        if self.attend_unless_done() { self.state.result() } else { None }
     }
 
     /// Blocks the calling thread until it has ended.
@@ -218,14 +218,23 @@ impl Transfer {
     }
 }
 
+impl Transfer {
+    /// Whether it has ended; if not, the workers' own threads go on with it, since this caller does not.
+    fn attend_unless_done(&self) -> bool {
+        let done = self.state.is_done();
+        if !done {
+            self.state.parts.iter().for_each(|part| part.worker.attend());
+        }
+        done
+    }
+}
+
 impl Future for Transfer {
     type Output = Result<Receipt, TransferError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if !self.state.is_done() && self.state.on_done(context.waker()) {
-            for part in &self.state.parts {
-                part.worker.attend();
-            }
+            self.attend_unless_done();
             return Poll::Pending;
         }
         self.state.result().map_or(Poll::Pending, Poll::Ready)
@@ -234,11 +243,7 @@ impl Future for Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if !self.state.is_done() {
-            for part in &self.state.parts {
-                part.worker.attend();
-            }
-        }
+        self.attend_unless_done();
     }
 }
 

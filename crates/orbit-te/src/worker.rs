@@ -7,7 +7,7 @@
 //! [`Worker::attend`].
 
 use crate::config::Config;
-use crate::core::{Command, Core, DISPLACED_TICK};
+use crate::core::{Command, Core, Ended};
 use crate::error::Error;
 use crate::pending::thread_waker;
 use crate::sleeper::Sleeper;
@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,16 @@ use std::time::{Duration, Instant};
 const AWAKE: u64 = 0;
 /// The worker's thread sleeps until it is kicked.
 const FOREVER: u64 = u64::MAX;
-/// Looks without progress of callers after which the worker's thread takes its place again.
-const CALM_TICKS: u32 = 5;
+/// How long a displaced worker's thread sleeps before it looks whether it is needed.
+const DISPLACED_TICK: Duration = Duration::from_millis(10);
+/// Looks without a driving caller after which the worker's thread takes its place again.
+const CALM_TICKS: u32 = 2;
+/// How long after the last caller stopped driving a new transfer calls the worker's thread: longer than a caller takes from
+/// one wait to the next.
+const DESERTED_NS: u64 = 1_000_000;
+/// The longest wait for a turn, and the longest sleep while a worker ends.
+const TURN: Duration = Duration::from_millis(1);
+const FINISH_TICK: Duration = TURN;
 
 /// The longest sleep of a caller who drives.
 const DRIVER_NAP: Duration = Duration::from_millis(50);
@@ -44,9 +52,15 @@ pub(crate) struct Worker {
     /// When the worker's thread wakes by itself, in nanoseconds since `epoch`; `AWAKE` or `FOREVER`.
     asleep_until: AtomicU64,
     epoch: Instant,
+    /// When a caller last stopped driving, in nanoseconds since `epoch`.
+    driven_at: AtomicU64,
+    /// Whether a caller naps in the sleeper: one at most, who is woken by its bell when another thread ends its transfer.
+    napping: AtomicBool,
     /// Callers who wait while another thread drives; the one who leaves wakes the first.
     parked: Mutex<VecDeque<Thread>>,
     away: Mutex<bool>,
+    /// A copy of `away` for a look without the lock.
+    is_away: AtomicBool,
     called: Condvar,
     stop: AtomicBool,
 }
@@ -75,8 +89,11 @@ impl Worker {
             drives: AtomicU64::new(0),
             asleep_until: AtomicU64::new(AWAKE),
             epoch: Instant::now(),
+            driven_at: AtomicU64::new(0),
+            napping: AtomicBool::new(false),
             parked: Mutex::new(VecDeque::new()),
             away: Mutex::new(false),
+            is_away: AtomicBool::new(false),
             called: Condvar::new(),
             stop: AtomicBool::new(false),
         });
@@ -89,10 +106,19 @@ impl Worker {
     /// Takes a command, begins with it on the calling thread if the core is free, and gives it back when the ring is full.
     pub(crate) fn submit(&self, command: Command) -> Result<(), Command> {
         self.ring.push(command)?;
-        // Whoever holds the core looks at the ring after letting go of it.
+        // Whoever holds the core looks at the ring after letting go of it; the fence pairs with the one before that look.
+        fence(Ordering::SeqCst);
+        let now = Instant::now();
         if let Some(mut core) = self.core.try_lock() {
-            core.feed(&self.ring, Instant::now());
+            core.feed(&self.ring, now);
             self.let_go(core);
+        }
+        // A caller in the middle of many waits will be back at once; otherwise the worker's thread is called for this.
+        let deserted = self.is_away.load(Ordering::Acquire) && self.drivers.load(Ordering::Acquire) == 0;
+        if deserted
+            && self.since_epoch(now).saturating_sub(self.driven_at.load(Ordering::Acquire)) > DESERTED_NS
+        {
+            self.attend();
         }
         Ok(())
     }
@@ -143,11 +169,19 @@ impl Worker {
                     let wake = self.spin(core, until, over);
                     slept = false;
                     // A stopped worker's thread closes the core; nothing else is to be done here.
-                    if !over() && !self.stop.load(Ordering::Acquire) {
-                        // Capped, since another thread's transfer may meanwhile need an earlier look.
-                        let nap = now + DRIVER_NAP;
-                        self.sleeper.sleep(Some(wake.map_or(until, |w| w.min(until)).min(nap)));
-                        slept = true;
+                    if over() || self.stop.load(Ordering::Acquire) {
+                    } else if self.napping.swap(true, Ordering::SeqCst) {
+                        self.wait_for_turn(transfer, until);
+                    } else {
+                        // Who ends the transfer after this look sees that somebody naps, and rings.
+                        fence(Ordering::SeqCst);
+                        if !over() {
+                            // Capped, since another thread's transfer may meanwhile need an earlier look.
+                            let nap = now + DRIVER_NAP;
+                            self.sleeper.nap(Some(wake.map_or(until, |w| w.min(until)).min(nap)));
+                            slept = true;
+                        }
+                        self.napping.store(false, Ordering::SeqCst);
                     }
                 }
                 None => self.wait_for_turn(transfer, until),
@@ -160,6 +194,7 @@ impl Worker {
                 self.let_go(core);
             }
         }
+        self.driven_at.store(self.since_epoch(now), Ordering::Release);
         self.drivers.fetch_sub(1, Ordering::AcqRel);
         if let Some(next) = self.parked.lock().pop_front() {
             next.unpark();
@@ -179,6 +214,8 @@ impl Worker {
         while !enough() && now < until {
             if core.step(&self.ring, now) {
                 quiet_since = now;
+                // Without the core, whoever took it meanwhile has also taken over what there is to do.
+                core = self.tell_ended(core)?;
             } else if now - quiet_since >= self.spin {
                 break;
             } else {
@@ -190,15 +227,39 @@ impl Worker {
         self.let_go(core)
     }
 
+    /// Tells the transfers that are over, with the core free for others meanwhile; none when another thread has taken it.
+    fn tell_ended<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<MutexGuard<'a, Core>> {
+        if !core.has_ended() {
+            return Some(core);
+        }
+        let mut told = Vec::new();
+        core.swap_ended(&mut told);
+        drop(core);
+        told.drain(..).for_each(Ended::tell);
+        // Pairs with the fence of a caller who is about to nap.
+        fence(Ordering::SeqCst);
+        if self.napping.load(Ordering::SeqCst) {
+            self.sleeper.ring();
+        }
+        let mut core = self.core.try_lock()?;
+        if !core.has_ended() {
+            // Gives the list its memory back, so that the next ones allocate nothing.
+            core.swap_ended(&mut told);
+        }
+        Some(core)
+    }
+
     /// Lets go of the core, and makes sure that somebody comes back to it in time; when that is.
     fn let_go<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<Instant> {
         loop {
+            core = self.tell_ended(core)?;
             let now = Instant::now();
             let wake = match core.arm(now) {
                 Arm::Ready => Some(now),
                 Arm::Sleep { until, .. } => until,
             };
             drop(core);
+            fence(Ordering::SeqCst);
             let wake_ns = wake.map_or(FOREVER, |at| self.since_epoch(at));
             if wake_ns < self.asleep_until.load(Ordering::SeqCst) {
                 self.sleeper.kick();
@@ -223,7 +284,7 @@ impl Worker {
         let me = thread::current();
         self.parked.lock().push_back(me.clone());
         // Short, since whoever drove may have left before this thread stood in the queue.
-        let limit = until.saturating_duration_since(Instant::now()).min(DISPLACED_TICK);
+        let limit = until.saturating_duration_since(Instant::now()).min(TURN);
         thread::park_timeout(limit);
         let mut parked = self.parked.lock();
         if let Some(at) = parked.iter().position(|t| t.id() == me.id()) {
@@ -232,7 +293,7 @@ impl Worker {
     }
 
     fn run(&self) {
-        while !self.stop.load(Ordering::Acquire) {
+        'awake: while !self.stop.load(Ordering::Acquire) {
             if self.drivers.load(Ordering::Acquire) > 0 {
                 self.keep_away();
                 continue;
@@ -246,6 +307,10 @@ impl Worker {
             loop {
                 if core.step(&self.ring, now) {
                     quiet_since = now;
+                    match self.tell_ended(core) {
+                        Some(again) => core = again,
+                        None => continue 'awake,
+                    }
                 } else if core.is_idle() || now - quiet_since >= self.spin {
                     break;
                 } else {
@@ -259,6 +324,7 @@ impl Worker {
             let Arm::Sleep { until, .. } = core.arm(now) else { continue };
             self.asleep_until.store(until.map_or(FOREVER, |at| self.since_epoch(at)), Ordering::SeqCst);
             drop(core);
+            fence(Ordering::SeqCst);
             // A command that came before the line above finds this thread awake here; a later one kicks.
             if self.ring.is_empty() && !self.stop.load(Ordering::Acquire) {
                 self.sleeper.sleep(until);
@@ -273,6 +339,7 @@ impl Worker {
         let mut calm = 0;
         let mut away = self.away.lock();
         *away = true;
+        self.is_away.store(true, Ordering::Release);
         while *away && calm < CALM_TICKS && !self.stop.load(Ordering::Acquire) {
             let before = self.drives.load(Ordering::Acquire);
             self.called.wait_for(&mut away, DISPLACED_TICK);
@@ -281,6 +348,7 @@ impl Worker {
             calm = if calm_now { calm + 1 } else { 0 };
         }
         *away = false;
+        self.is_away.store(false, Ordering::Release);
     }
 
     /// Closes the core and drives it until nothing is left.
@@ -291,8 +359,10 @@ impl Worker {
             let now = Instant::now();
             core.feed(&self.ring, now);
             let any = core.step(&self.ring, now);
+            let Some(mut core) = self.tell_ended(core) else { continue };
             if core.is_idle() && self.ring.is_empty() {
                 drop(core);
+                fence(Ordering::SeqCst);
                 // Who pushed while the core was held relies on this look.
                 if self.ring.is_empty() {
                     return;
@@ -305,7 +375,7 @@ impl Worker {
             };
             drop(core);
             if !any {
-                let soon = now + DISPLACED_TICK;
+                let soon = now + FINISH_TICK;
                 self.sleeper.sleep(Some(wake.map_or(soon, |w| w.min(soon))));
             }
         }

@@ -240,7 +240,7 @@ impl Harness<'_> {
 
     /// Gives up an op.
     pub fn cancel(&mut self, token: Token) {
-        self.pair.initiator().cancel(token, Instant::now());
+        self.pair.initiator().cancel(token..=token, Instant::now());
     }
 
     /// Ends the row: everything completes, nothing is left behind, memory is as the model says, and every region can be

@@ -18,6 +18,7 @@ use crate::transport::Transport;
 use orbit_te_memory::{Region, RegionId, Registry};
 use orbit_te_wire::PeerId;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -215,7 +216,9 @@ unsafe impl<T: Transport> Transport for Faulty<T> {
         if self.plant == Plant::DropsWhenFull { ops.len() } else { taken }
     }
 
-    fn cancel(&mut self, token: Token, now: Instant) {
+    fn cancel(&mut self, tokens: RangeInclusive<Token>, now: Instant) {
+        // The suite gives up one op at a time.
+        let token = *tokens.start();
         match self.plant {
             Plant::IgnoresCancel => {}
             Plant::LandsAfterCancel => {
@@ -228,7 +231,7 @@ unsafe impl<T: Transport> Transport for Faulty<T> {
                 let result = Err(OpError::new(OpErrorCode::Cancelled));
                 self.extra.push_back(Completion { token, result, bytes: 0 });
             }
-            _ => self.inner.cancel(token, now),
+            _ => self.inner.cancel(tokens, now),
         }
     }
 

@@ -21,6 +21,7 @@ use orbit_te_memory::KindSet;
 use orbit_te_wire::PeerId;
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
+use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -164,6 +165,25 @@ impl Reference {
             }
         }
     }
+
+    fn give_up(&mut self, token: Token) {
+        let Some(link) = self.held.get(&token) else { return };
+        let mut gone = false;
+        if let Some(link) = self.links.get_mut(link) {
+            let before = link.waiting.len();
+            link.waiting.retain(|op| op.token != token);
+            gone = link.waiting.len() < before;
+        }
+        {
+            let mut state = lock(&self.cable.state);
+            let before = state.requests.len();
+            state.requests.retain(|request| request.op.token != token);
+            gone |= state.requests.len() < before;
+        }
+        if gone {
+            self.end(token, OpErrorCode::Cancelled);
+        }
+    }
 }
 
 // SAFETY: the promises, by number. 1: a token is in `held` from acceptance to its completion, and every way out of
@@ -210,23 +230,9 @@ unsafe impl Transport for Reference {
         taken
     }
 
-    fn cancel(&mut self, token: Token, _now: Instant) {
-        let Some(link) = self.held.get(&token) else { return };
-        let mut gone = false;
-        if let Some(link) = self.links.get_mut(link) {
-            let before = link.waiting.len();
-            link.waiting.retain(|op| op.token != token);
-            gone = link.waiting.len() < before;
-        }
-        {
-            let mut state = lock(&self.cable.state);
-            let before = state.requests.len();
-            state.requests.retain(|request| request.op.token != token);
-            gone |= state.requests.len() < before;
-        }
-        if gone {
-            self.end(token, OpErrorCode::Cancelled);
-        }
+    fn cancel(&mut self, tokens: RangeInclusive<Token>, _now: Instant) {
+        let given_up: Vec<Token> = self.held.keys().filter(|t| tokens.contains(t)).copied().collect();
+        given_up.into_iter().for_each(|token| self.give_up(token));
     }
 
     fn poll(&mut self, now: Instant, budget: usize, out: &mut Progress) -> bool {
