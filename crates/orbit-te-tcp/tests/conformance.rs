@@ -129,18 +129,20 @@ fn as_it_comes() -> TcpPair {
 
 orbit_te_transport::conformance_tests!(as_it_comes);
 
-/// One lane, two ops, tiny pieces, tiny buffers.
+/// One lane, two ops, and pieces that are larger than the socket's buffers, so that every send and every receive of one is cut
+/// somewhere. Still smaller buffers test the kernel alone: a receive buffer that does not hold one packet of the loopback
+/// interface makes it drop packets, and the sender then waits 200 ms before it sends them again.
 mod cramped {
     use super::*;
 
     fn pair() -> TcpPair {
-        let limits = orbit_te_wire::Limits { lane_requests: 3, payload_bytes: 9000, ..Default::default() };
+        let limits = orbit_te_wire::Limits { lane_requests: 3, payload_bytes: 65_000, ..Default::default() };
         TcpPair::new(TcpConfig {
             lanes: 1,
-            chunk_bytes: 7000,
-            lane_window_bytes: 20_000,
+            chunk_bytes: 60_001,
+            lane_window_bytes: 150_000,
             lane_fill_bytes: 1,
-            socket_buffer_bytes: Some(16 * 1024),
+            socket_buffer_bytes: Some(32 * 1024),
             max_ops: 2,
             limits,
             ..patient()
