@@ -62,3 +62,8 @@ pub use pending::Pending;
 pub use region::{Region, Slice};
 pub use segment::Segment;
 pub use transfer::{Receipt, Transfer};
+
+/// The example of the crate's README, compiled and run with the other examples.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;
