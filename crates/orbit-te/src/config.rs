@@ -9,30 +9,36 @@ use std::time::Duration;
 pub struct Config {
     /// Where to listen; `None`: peers can't reach this engine, it only reaches others. Default 127.0.0.1, a free port.
     pub listen: Option<SocketAddr>,
-    /// The addresses that tokens name, instead of the one listened at.
+    /// The addresses that tokens name, instead of the one listened at; at most 16. Default none: the one listened at or, when that
+    /// is all interfaces, the host's own.
     pub advertise: Vec<SocketAddr>,
     /// The word that every machine of the network may be trusted with the exposed memory; needed to listen anywhere but on the
     /// loopback interface.
     pub trust_network: bool,
-    /// Threads that carry out this engine's own transfers. One reaches the line rate of most links. Default 1.
+    /// Threads that carry out this engine's own transfers; each peer belongs to one of them. One reaches the line rate of most
+    /// links. Default 1.
     pub workers: usize,
-    /// Threads that answer peers' requests. Default 1.
+    /// Threads that answer peers' requests; each session belongs to one of them. None are started when nothing listens. Default 1.
     pub serving_workers: usize,
-    /// How long a worker, or a caller who waits, looks for more before it sleeps. Sleeping and waking cost 5 to 50 µs each; a
-    /// core is used meanwhile. Zero never spins. Default 50 µs, and zero on a machine with one CPU.
+    /// How long a worker, a serving thread or a caller who waits looks for more before it sleeps. Sleeping and waking cost 5 to
+    /// 50 µs each; a CPU is used meanwhile, and given to others that want it. Zero never spins. Default 50 µs, and zero on a
+    /// machine with one CPU.
     pub spin_us: u64,
     /// How long a transfer may take when it is not told otherwise. Default 30 s.
     pub deadline: Duration,
-    /// Sessions that peers may have with this engine; more are refused. Each costs about 20 KiB and its lanes' sockets.
-    /// Default 4,096.
+    /// Sessions that peers may have with this engine; more are refused. Each costs some kilobytes, and the sockets and queues of
+    /// its control link and lanes. Default 4,096.
     pub peers: usize,
-    /// Transfers that may wait for each worker. Default 1,024.
+    /// Transfers that may wait until each worker takes them up; at the limit, submitting fails with [`crate::Error::Full`]. Those
+    /// that were taken up are not counted. Default 1,024.
     pub queued_transfers: usize,
     /// Notifications from peers that are kept for [`crate::Engine::notifications`]; further ones are refused. Default 1,024.
     pub queued_notifications: usize,
-    /// How long opening a segment and other questions to a peer may take. Default 5 s.
+    /// How long each step of opening a segment (a name, an address, a question) and other questions to a peer may take.
+    /// Default 5 s.
     pub control_timeout: Duration,
-    /// A silent peer is asked for a sign of life after this time, and given up after three such questions. Default 5 s.
+    /// A silent peer is asked for a sign of life after this time, and given up after three such questions: after four to five times
+    /// this time. Not zero. Default 5 s.
     pub heartbeat: Duration,
     /// Settings of the TCP transport.
     pub tcp: TcpConfig,

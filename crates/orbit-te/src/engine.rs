@@ -197,7 +197,7 @@ impl EngineBuilder {
         self
     }
 
-    /// The addresses that tokens name, instead of the one listened at.
+    /// The addresses that tokens name, instead of the one listened at; at most 16.
     pub fn advertise(mut self, addresses: Vec<SocketAddr>) -> Self {
         self.config.advertise = addresses;
         self
@@ -320,7 +320,7 @@ impl Engine {
         self.shared().identity.peer
     }
 
-    /// Where peers reach it; none when it does not listen.
+    /// Where peers reach it: the first of the addresses that its tokens name; none when it does not listen.
     pub fn address(&self) -> Option<SocketAddr> {
         self.shared().addresses.first().copied()
     }
@@ -353,7 +353,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Exposes a region to peers under a name, and gives the token by which it can also be reached.
+    /// Exposes a region to peers under a name, and gives the token by which it can also be reached. The token is good for the life of
+    /// this engine, until the region is retired or revoked; it carries the rights of the region.
     ///
     /// # Errors
     /// [`Error::NameTaken`], [`Error::BadName`], [`Error::Config`] when the region gives peers no right or the engine does not
@@ -404,17 +405,21 @@ impl Engine {
     /// segment again to go on. Blocks.
     ///
     /// # Errors
-    /// [`Error::Memory`] when requests are still under way at the limit.
+    /// [`Error::Memory`] when requests are still under way at the limit (descriptors are stale all the same), or the region is
+    /// retired.
     pub fn revoke(&self, region: &Region, limit: Duration) -> Result<(), Error> {
         self.shared().registry.revoke(&region.raw, limit)?;
         Ok(())
     }
 
-    /// Opens a peer's segment, by `HOST:PORT/NAME` or by a token.
+    /// Opens a peer's segment, by `HOST:PORT/NAME` or by a token. Uses the session with that peer if there is one. By a token,
+    /// the owner is not asked for the segment: the token describes it.
     ///
     /// # Errors
-    /// [`Error::BadAddress`], [`Error::Wire`] for a bad token, [`Error::Unreachable`], [`Error::Refused`] (no such segment, say),
-    /// [`Error::OtherPeer`], [`Error::TimedOut`], [`Error::Closed`]; all of them come by the answer.
+    /// [`Error::BadAddress`], [`Error::Wire`] for a bad token or a peer that breaks the protocol, [`Error::Unreachable`],
+    /// [`Error::Refused`] (no such segment, say), [`Error::OtherPeer`], [`Error::PeerGone`], [`Error::TimedOut`],
+    /// [`Error::Transport`] when there are too many links, [`Error::Memory`] for a segment that no transport here can reach,
+    /// [`Error::Full`] when too many questions wait, [`Error::Closed`]; all of them come by the answer.
     pub fn open(&self, segment: &str) -> Pending<Segment> {
         const WHAT: &str = "opening a segment";
         match target(segment) {
@@ -435,7 +440,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::BadRequest`] with the first bad request's number, [`Error::PeerGone`], [`Error::Full`], [`Error::Memory`] for a
-    /// retired region, [`Error::Closed`]; nothing has started then.
+    /// region that is retired or being revoked, [`Error::BadName`] for the name of a notification, [`Error::Closed`]; nothing has
+    /// started then.
     pub fn submit(&self, batch: Batch) -> Result<Transfer, Error> {
         self.shared().submit(batch)
     }
@@ -444,7 +450,9 @@ impl Engine {
     /// notifications to the same peer whose answers have come.
     ///
     /// # Errors
-    /// By the answer: [`Error::Refused`] (the queue is full, say), [`Error::PeerGone`], [`Error::TimedOut`].
+    /// By the answer: [`Error::Refused`] (the queue is full, say), [`Error::PeerGone`], [`Error::TimedOut`], [`Error::BadName`] for
+    /// a name of more than 255 bytes, [`Error::BadRequest`] for more than 64 KiB, [`Error::Full`] when too many questions wait,
+    /// [`Error::Closed`]. After [`Error::TimedOut`] and [`Error::PeerGone`] it is not known whether the owner has it.
     pub fn notify(&self, owner_of: &Segment, name: &str, payload: &[u8]) -> Pending<()> {
         const WHAT: &str = "a notification";
         if let Err(error) = batch::check_notification(name, payload) {
@@ -460,13 +468,14 @@ impl Engine {
         pending
     }
 
-    /// The receiver of peers' notifications; none when it was taken before.
+    /// The receiver of peers' notifications; none when it was taken before. Once it is dropped, further notifications are refused.
     pub fn notifications(&self) -> Option<Notifications> {
         self.shared().receiver.lock().take().map(|queue| Notifications { queue })
     }
 
     /// Shuts the engine down: takes no more work, fails transfers that are under way, tells peers, closes all connections, and ends
-    /// its threads. Blocks until that is done, which takes as long as peers need to fence, a few seconds at most.
+    /// its threads. Blocks until that is done, which does not depend on peers. No memory of this side can be touched afterwards;
+    /// peers are not asked to fence, so bytes of writes that were under way may still land there for a moment.
     pub fn shutdown(&self) {
         let shared = self.shared();
         shared.closed.store(true, Ordering::Release);

@@ -22,7 +22,7 @@ pub enum Error {
          trusted (`trust_network(true)`, `--trust-network`), or listen on the loopback interface"
     )]
     Untrusted(SocketAddr),
-    /// Memory could not be had, registered or retired.
+    /// Memory could not be had, registered, reached or retired.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// A transport could not be opened, or a link not be made.
@@ -92,7 +92,7 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// No more transfers fit now.
+    /// No more transfers, or questions to a peer, may wait now.
     #[error("the engine holds as many transfers as it may ({limit}); wait for one to end")]
     Full {
         /// The limit.
@@ -150,7 +150,7 @@ pub enum TransferError {
     /// The bytes are in place, but the notification bound to them was not taken.
     #[error("the bytes are in place, but the notification was not delivered: {0}")]
     Notification(Arc<str>),
-    /// The engine was shut down.
+    /// The engine was shut down. The local memory can't be touched any more; bytes of writes may still land at the peer.
     #[error("the engine is shut down")]
     Closed,
 }

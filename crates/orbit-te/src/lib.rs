@@ -4,6 +4,9 @@
 //! other side opens the segment by address or token and reads and writes it, one request or a [`Batch`] at a time. Each submission
 //! gives a [`Transfer`], which is a plain future and can also be waited for by any thread.
 //!
+//! Beside the threads of its callers an engine has worker threads for its own transfers, serving threads that answer peers, one that
+//! listens, and one for the control plane with a runtime of its own; `docs/architecture.md` in the repository says who does what.
+//!
 //! ```
 //! use orbit_te::{Access, Engine, HostBuffer};
 //! use std::time::Duration;
@@ -62,3 +65,8 @@ pub use pending::Pending;
 pub use region::{Region, Slice};
 pub use segment::Segment;
 pub use transfer::{Receipt, Transfer};
+
+/// The example of the crate's README, compiled and run with the other examples.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

@@ -24,8 +24,8 @@ pub struct Notifications {
 }
 
 impl Notifications {
-    /// The next one; none when the engine is shut down and all were taken. Works in any async runtime. Dropping the future loses
-    /// nothing.
+    /// The next one; none when all were taken and the last handle of the engine and of its segments is gone, so that none can come.
+    /// Works in any async runtime. Dropping the future loses nothing.
     pub async fn recv(&mut self) -> Option<Notification> {
         self.queue.recv().await
     }
@@ -35,7 +35,7 @@ impl Notifications {
         self.queue.try_recv().ok()
     }
 
-    /// Blocks the calling thread until one is there, at most for `limit`.
+    /// Blocks the calling thread until one is there, at most for `limit`; none at the limit, and as [`Notifications::recv`].
     pub fn recv_for(&mut self, limit: Duration) -> Option<Notification> {
         block_on(self.queue.recv(), Instant::now().checked_add(limit)).flatten()
     }

@@ -14,8 +14,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A peer's exposed memory. Cheap to clone. Stays usable while the peer's session lives; when the peer is gone, or has exposed
-/// other memory under the name, open it again.
+/// A peer's exposed memory. Cheap to clone. Stays usable while the session with its peer lives and its owner has neither retired nor
+/// revoked the memory; afterwards, or when the owner has exposed other memory under the name, open it again.
 #[derive(Clone)]
 pub struct Segment {
     pub(crate) inner: Arc<Inner>,
@@ -59,7 +59,8 @@ impl Segment {
     /// Begins to copy a slice of our memory to the segment's bytes from `offset` on.
     ///
     /// # Errors
-    /// [`Error::BadRequest`], [`Error::PeerGone`], [`Error::Full`], [`Error::Closed`]; nothing has started then.
+    /// [`Error::BadRequest`], [`Error::PeerGone`], [`Error::Full`], [`Error::Memory`] for a region that is retired or being revoked,
+    /// [`Error::Closed`]; nothing has started then.
     pub fn write(&self, offset: u64, from: &Slice) -> Result<Transfer, Error> {
         let mut batch = Batch::with_capacity(1);
         batch.write(self, offset, from);

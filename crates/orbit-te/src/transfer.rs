@@ -209,8 +209,9 @@ impl Transfer {
         inner.result.clone()
     }
 
-    /// Gives it up. It still ends by itself, soon, and only when neither side can touch the memory any more: as a success when
-    /// it was just about to, as [`TransferError::Cancelled`] otherwise.
+    /// Gives it up. It still ends by itself, soon, and only when this side's memory can't be touched any more: as a success when it
+    /// was just about to, as [`TransferError::Cancelled`] otherwise, which says whether the peer's memory can still be touched. A
+    /// transfer whose bytes are in place, and that waits for its notification only, is not given up by this.
     pub fn cancel(&self) {
         for part in &self.state.parts {
             part.worker.cancel(&self.state);

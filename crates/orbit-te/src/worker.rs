@@ -2,7 +2,7 @@
 //! always watches while anything is in flight, and the core is never held by a thread that sleeps.
 //!
 //! A caller who waits lends its thread: it takes the core, steps and spins, so that an answer needs no hop between threads. The
-//! worker's own thread meanwhile keeps away ([`Worker::keep_away`]): it looks once a millisecond whether callers still drive, and
+//! worker's own thread meanwhile keeps away ([`Worker::keep_away`]): it looks every 10 ms whether callers still drive, and
 //! takes over when they do not. Who leaves work that nobody will drive (a future that was polled, a handle that was dropped) calls
 //! [`Worker::attend`].
 
