@@ -80,7 +80,7 @@ impl MappedFile {
         // mapped: the kernel answers EFAULT for them to the system calls by which peers' requests are served, and without
         // `Access::LOCAL` no code of ours touches them.
         let backing = unsafe { Backing::external(base, self.map.len(), self.clone()) };
-        Ok(backing?)
+        Ok(backing?.that_may_vanish())
     }
 }
 

@@ -14,6 +14,7 @@ pub struct Backing {
     base: NonNull<u8>,
     len: usize,
     kind: MemoryKind,
+    may_vanish: bool,
     /// Dropped last, and with it the memory.
     _owner: Box<dyn Any + Send + Sync>,
 }
@@ -64,7 +65,7 @@ impl Backing {
         if len == 0 {
             return Err(MemoryError::ZeroLength { what: "backing" });
         }
-        Ok(Backing { base, len, kind, _owner: Box::new(owner) })
+        Ok(Backing { base, len, kind, may_vanish: false, _owner: Box::new(owner) })
     }
 
     /// The bytes of a vector, which the backing takes over. Give [`crate::HostBuffer`] the preference for large ones.
@@ -95,6 +96,18 @@ impl Backing {
     /// Where the memory is.
     pub fn kind(&self) -> MemoryKind {
         self.kind
+    }
+
+    /// Says that pages of this memory may become untouchable while it is mapped: a file that somebody cuts short. Transports then
+    /// look before they promise a peer the bytes, which costs a system call a request; the peer gets a clear answer instead of a
+    /// broken connection.
+    pub fn that_may_vanish(self) -> Backing {
+        Backing { may_vanish: true, ..self }
+    }
+
+    /// Whether pages of it may become untouchable.
+    pub fn may_vanish(&self) -> bool {
+        self.may_vanish
     }
 
     /// Whether the CPU can reach the bytes.

@@ -14,6 +14,10 @@ pub(crate) fn prepare(socket: &impl AsFd, peer: &SocketAddr, config: &TcpConfig)
     let keepalive = TcpKeepalive::new().with_time(probe).with_interval(probe / 3).with_retries(3);
     advise("keep-alive", socket.set_tcp_keepalive(&keepalive));
     advise("user time-out", socket.set_tcp_user_timeout(Some(2 * probe)));
+    if peer.ip().is_loopback() {
+        // There is no network to be fair to, and one that paces its packets (bbr) halves the speed of small requests here.
+        advise("congestion control", socket.set_tcp_congestion(b"reno"));
+    }
     let wanted = match config.socket_buffer_bytes {
         None if peer.ip().is_loopback() => Some(TcpConfig::LOOPBACK_BUFFER_BYTES),
         other => other,

@@ -5,6 +5,7 @@ use crate::conn::{Conn, ConnError, Received};
 use crate::lane::{Answering, Landing, Lane, Role};
 use crate::listener::{Incoming, refuse};
 use crate::socket;
+use crate::sys;
 use crate::transport::TcpTransport;
 use mio::{Interest, Token};
 use orbit_te_memory::registry::admit;
@@ -172,6 +173,10 @@ impl TcpTransport {
                     self.admit(&frame, Access::REMOTE_READ)
                 };
                 match admitted {
+                    // The answer says that the bytes follow: for memory that may be gone, that is looked at first.
+                    Ok(lease) if lease.region().backing().may_vanish() && !is_there(&lease, &frame) => {
+                        conn.push(&frame.answer(FrameOp::ReadDone, Status::MemoryFault), 0, 0, None);
+                    }
                     Ok(lease) => {
                         let from = address(&lease, &frame);
                         conn.push(
@@ -232,4 +237,10 @@ const MAX_FENCED: usize = 65_536;
 
 fn address(lease: &Lease, frame: &Frame) -> u64 {
     lease.region().as_ptr().as_ptr() as u64 + frame.offset
+}
+
+/// Whether the ends of what is to be read can be touched. Cutting a file short takes its last pages first.
+fn is_there(lease: &Lease, frame: &Frame) -> bool {
+    let first = address(lease, frame);
+    sys::is_readable(first) && sys::is_readable(first + frame.length - 1)
 }

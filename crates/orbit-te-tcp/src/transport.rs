@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 
 /// Where refused payloads go.
 const SCRATCH_BYTES: usize = 64 * 1024;
+/// A call that moved less than it might have is mostly followed by an event for the rest. Where it stopped at memory that can't be
+/// touched none comes, so the lane is tried again after this time.
+const SHORT_RETRY: Duration = Duration::from_millis(1);
 /// Events taken from the kernel at once.
 const EVENTS: usize = 256;
 
@@ -240,6 +243,12 @@ impl TcpTransport {
 
     fn run_timers(&mut self, now: Instant) {
         self.next_timer = None;
+        while let Some(slot) = self.short.pop() {
+            if let Some(lane) = self.lanes.get_mut(slot) {
+                lane.conn.try_again();
+                self.list(slot);
+            }
+        }
         for slot in 0..self.links.len() as u32 {
             if self.links[slot as usize].link.is_some() {
                 self.link_timers(slot, now);
@@ -408,11 +417,8 @@ unsafe impl Transport for TcpTransport {
     }
 
     fn arm(&mut self, now: Instant) -> Arm {
-        while let Some(slot) = self.short.pop() {
-            if let Some(lane) = self.lanes.get_mut(slot) {
-                lane.conn.try_again();
-                self.list(slot);
-            }
+        if !self.short.is_empty() {
+            self.wake_by(now + SHORT_RETRY);
         }
         let due = self.next_timer.is_some_and(|at| at <= now);
         let listed = !self.to_serve.is_empty() || !self.to_pump.is_empty();

@@ -85,6 +85,8 @@ pub(crate) struct Core {
     /// Links that were closed; the last few still explain why to whoever asks late.
     closed_links: VecDeque<LinkId>,
     progress: Progress,
+    /// Ops on their way to the transport; kept for its memory.
+    ops: Vec<Op>,
     /// Parts that are over and not yet told: telling may run an owner's code, so the core must be free for it.
     ended: Vec<Ended>,
     next_deadline: Option<Instant>,
@@ -120,6 +122,7 @@ impl Core {
             waiting: VecDeque::new(),
             links: HashMap::new(),
             progress: Progress::with_capacity(POLL_BUDGET),
+            ops: Vec::with_capacity(SUBMIT_OPS),
             ended: Vec::with_capacity(POLL_BUDGET),
             next_deadline: None,
             closed: false,
@@ -247,10 +250,9 @@ impl Core {
                 self.waiting.pop_front();
                 continue;
             }
-            let mut ops = [all[active.submitted]; SUBMIT_OPS];
-            let mut count = 0;
-            for op in &mut ops[..left] {
-                *op = all[active.submitted + count];
+            let ops = &mut self.ops;
+            ops.clear();
+            for (k, op) in all[active.submitted..][..left].iter().enumerate() {
                 let link = op.link.slot as usize;
                 if link >= self.shares.len() {
                     self.shares.resize_with(link + 1, Share::default);
@@ -259,22 +261,22 @@ impl Core {
                     break;
                 }
                 self.shares[link].held += 1;
-                op.token = token(slot, active.submitted + count);
-                count += 1;
+                ops.push(Op { token: token(slot, active.submitted + k), ..*op });
             }
+            let count = ops.len();
             if count == 0 {
                 // Its peer has all that it may hold: others get their turn until something of it completes.
                 self.waiting.pop_front();
-                self.shares[ops[0].link.slot as usize].parked.push_back(slot);
+                self.shares[all[active.submitted].link.slot as usize].parked.push_back(slot);
                 continue;
             }
             // SAFETY: the spans were made from slices of live regions, and the transfer holds a lease on each region until all
             // its parts are over, which is after the last completion of its ops. Tokens are a slot and a number, and a slot is
             // freed only when every op submitted under it has completed.
-            let taken = unsafe { self.transport.submit(&ops[..count], now) };
+            let taken = unsafe { self.transport.submit(ops, now) };
             active.submitted += taken;
             any |= taken > 0;
-            for op in &ops[taken..count] {
+            for op in &ops[taken..] {
                 self.shares[op.link.slot as usize].held -= 1;
             }
             if taken < count {

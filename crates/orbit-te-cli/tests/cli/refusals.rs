@@ -126,6 +126,10 @@ fn a_served_file_that_is_cut_short_fails_the_put_and_not_the_server() {
     let served = serve(&["--file", text(&target)]);
     std::fs::OpenOptions::new().write(true).open(&target).and_then(|f| f.set_len(1 << 20)).unwrap();
     run(&["put", text(&source), &served.segment]).says(1, &["cut short"]);
+    // A read of what is gone is told so too, and does not wait for its deadline.
+    let back = folder.path().join("back");
+    run(&["get", &served.segment, text(&back)]).says(1, &["cut short"]);
+    assert!(!back.exists(), "a failed get leaves no file");
     let small = file(folder.path(), "small", 1 << 20);
     run(&["put", text(&small), &served.segment]).ok();
     served.process.signal(Signal::SIGTERM);

@@ -5,4 +5,4 @@
 
 mod io;
 
-pub(crate) use io::{IoRange, receive, send, set_low_water};
+pub(crate) use io::{IoRange, is_readable, receive, send, set_low_water};
