@@ -19,6 +19,16 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/orbit-te-tcp/src/conn.rs", "hands ranges of leased regions to the socket calls"),
     ("crates/orbit-te-tcp/src/transport.rs", "the promises of the transport contract"),
     ("crates/orbit-te-transport/src/transport.rs", "the trait whose promises memory safety rests on"),
+    ("crates/orbit-te-transport/src/testing/drive.rs", "submits ops over memory that the harness leases"),
+    ("crates/orbit-te-transport/src/testing/faulty.rs", "a transport that breaks its promises one at a time"),
+    (
+        "crates/orbit-te-transport/src/testing/reference.rs",
+        "the promises of the contract, by the simplest transport",
+    ),
+    ("crates/orbit-te-transport/src/testing/reference/target.rs", "the copy between two leased regions"),
+    ("crates/orbit-te/src/core.rs", "submits ops whose transfers hold the leases"),
+    ("crates/orbit-te/src/serving.rs", "lends a transport's descriptor to the event queue"),
+    ("crates/orbit-te/src/worker.rs", "lends a transport's descriptor to the event queue"),
 ];
 
 #[test]

@@ -11,27 +11,48 @@
 //! use orbit_te::{Access, Engine, HostBuffer};
 //! use std::time::Duration;
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // One process exposes a mebibyte.
-//! let target = Engine::builder().start()?;
-//! let memory = target.register(HostBuffer::new(1 << 20)?.into_backing(), Access::SHARED)?;
-//! let token = target.expose("pool", &memory)?;
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // One process exposes a mebibyte under a name. The token says where it is, and is its right of access.
+//!     let target = Engine::builder().start()?;
+//!     let memory = target.register(HostBuffer::new(1 << 20)?.into_backing(), Access::SHARED)?;
+//!     let token = target.expose("pool", &memory)?.to_token()?;
 //!
-//! // Another one (here, for the example's sake, the same) writes into it and reads it back.
-//! let engine = Engine::builder().no_listen().start()?;
-//! let segment = engine.open(&token.to_token()?).wait(Duration::from_secs(5))?;
-//! let mut buffer = HostBuffer::new(8192)?;
-//! buffer.as_mut_slice()[..4096].fill(7);
-//! let local = engine.register(buffer.into_backing(), Access::LOCAL)?;
-//! segment.write(512, &local.slice(0, 4096)?)?.wait()?;
-//! segment.read(512, &local.slice(4096, 4096)?)?.wait()?;
+//!     // Another one (here, for the example's sake, the same) opens it, writes 4 KiB and reads them back.
+//!     let engine = Engine::builder().no_listen().start()?;
+//!     let pool = engine.open(&token).wait(Duration::from_secs(5))?;
+//!     let ours = engine.register(HostBuffer::new(8192)?.into_backing(), Access::LOCAL)?;
+//!     ours.write_at(0, &[7; 4096])?;
+//!     pool.write(512, &ours.slice(0, 4096)?)?.wait()?;
+//!     pool.read(512, &ours.slice(4096, 4096)?)?.wait()?;
 //!
-//! let mut back = [0u8; 4096];
-//! local.read_at(4096, &mut back)?;
-//! assert_eq!(back, [7u8; 4096]);
-//! # Ok(())
-//! # }
+//!     let mut back = [0; 4096];
+//!     ours.read_at(4096, &mut back)?;
+//!     assert_eq!(back, [7; 4096]);
+//!     Ok(())
+//! }
 //! ```
+//!
+//! # Words
+//!
+//! - A [`Region`] is registered memory, a [`Slice`] a counted range of it. Requests take slices, never borrowed buffers, and hold the
+//!   memory until they are over, whatever becomes of the handles.
+//! - A [`Segment`] is a peer's exposed region. It is opened by `HOST:PORT/NAME` or by its token ([`SegmentToken`]), and checked by its
+//!   owner on every request. When the owner is gone, open it again.
+//! - A [`Transfer`] ends exactly once, at the latest a little after its deadline. An error says whether bytes may still land.
+//! - A [`Notification`] is a name and some bytes for a segment's owner, alone ([`Engine::notify`]) or bound to a batch
+//!   ([`Batch::notify`]).
+//!
+//! # Threads
+//!
+//! An engine has threads of its own: for its transfers ([`Config::workers`]), for peers' requests ([`Config::serving_workers`]), one that
+//! listens and one for control links. No call needs an async runtime, and all of them may come from inside one; [`Transfer`] and
+//! [`Pending`] are plain futures. A thread that blocks in [`Transfer::wait`] carries its transfer out itself, which is the fastest way
+//! for one small transfer after another.
+//!
+//! # Trust
+//!
+//! There is no authentication and no encryption yet: whoever reaches the listening port may open segments by their names. The engine
+//! therefore listens on the loopback interface unless [`EngineBuilder::trust_network`] says that the network is trusted.
 
 #![deny(unsafe_code)]
 
