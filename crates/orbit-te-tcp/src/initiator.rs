@@ -137,8 +137,9 @@ impl TcpTransport {
             return Err(TransportError::BadAddress { transport: TRANSPORT, reason });
         }
         let limits = accepted.terms.limits;
+        let fences = accepted.terms.features.contains(Features::LANE_FENCE);
         let pending = std::collections::VecDeque::with_capacity(limits.lane_requests as usize);
-        lane.role = Role::Asking(Asking { link, place, number, limits, pending, in_flight: 0 });
+        lane.role = Role::Asking(Asking { link, place, number, limits, fences, pending, in_flight: 0 });
         // What came with the answer's event is not known to be all.
         lane.conn.ready(true, true, false);
         let config = self.config;
@@ -417,6 +418,13 @@ impl TcpTransport {
             link.fences[at].asked = true;
             let Some(lane) = self.lanes.get_mut(slot) else { return };
             let Role::Asking(asking) = &mut lane.role else { return };
+            if !asking.fences {
+                if let Some(link) = self.link_mut(link_slot) {
+                    let wait = link.fences.swap_remove(at);
+                    self.fence_lost(wait);
+                }
+                continue;
+            }
             let frame = Frame {
                 op: FrameOp::Fence,
                 status: Status::Ok,

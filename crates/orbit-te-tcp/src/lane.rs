@@ -45,6 +45,8 @@ pub(crate) struct Asking {
     pub(crate) place: usize,
     pub(crate) number: u32,
     pub(crate) limits: Limits,
+    /// Whether the target can fence lanes.
+    pub(crate) fences: bool,
     pub(crate) pending: VecDeque<Pending>,
     /// Bytes of the requests in `pending`.
     pub(crate) in_flight: u64,

@@ -28,6 +28,9 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 /// A call that moved less than it might have is mostly followed by an event for the rest. Where it stopped at memory that can't be
 /// touched none comes, so the lane is tried again after this time.
 const SHORT_RETRY: Duration = Duration::from_millis(1);
+/// A timer that is late by more than this tells that the process was stopped; its peers then get this long to be heard.
+const VERY_LATE: Duration = Duration::from_secs(1);
+const EXCUSE: Duration = Duration::from_millis(250);
 /// Events taken from the kernel at once.
 const EVENTS: usize = 256;
 
@@ -74,6 +77,8 @@ pub struct TcpTransport {
     pub(crate) next_request: u64,
     /// When something is due, at the earliest.
     next_timer: Option<Instant>,
+    /// Whether the present lateness was excused already.
+    excused: bool,
     closed: bool,
 }
 
@@ -109,6 +114,7 @@ impl TcpTransport {
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             next_request: 1,
             next_timer: None,
+            excused: false,
             closed: false,
             config,
             identity,
@@ -398,8 +404,15 @@ unsafe impl Transport for TcpTransport {
     fn poll(&mut self, now: Instant, budget: usize, out: &mut Progress) -> bool {
         let found = out.completions.len() + out.events.len();
         self.take_events();
-        if self.next_timer.is_some_and(|at| at <= now) {
-            self.run_timers(now);
+        if let Some(at) = self.next_timer.filter(|at| *at <= now) {
+            if now - at > VERY_LATE && !self.excused {
+                // This process was stopped, not its peers: what they have sent meanwhile is looked at first.
+                self.excused = true;
+                self.next_timer = Some(now + EXCUSE);
+            } else {
+                self.excused = false;
+                self.run_timers(now);
+            }
         }
         let round = self.to_serve.len();
         for _ in 0..round {

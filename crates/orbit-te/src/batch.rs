@@ -8,7 +8,7 @@ use crate::transfer::{Afterwards, Part, TransferState};
 use orbit_te_memory::Lease;
 use orbit_te_transport::{Op, OpKind, Token};
 use orbit_te_wire::limits::{MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES};
-use orbit_te_wire::{Access, RegionId};
+use orbit_te_wire::{Access, Features, RefusalCode, RegionId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ impl Batch {
 }
 
 fn announce(shared: &Arc<Shared>, to: Segment, name: String, payload: Vec<u8>) -> Result<Afterwards, Error> {
-    check_notification(&name, &payload)?;
+    check_notification(&to, &name, &payload)?;
     let control = shared.control.clone();
     Ok(Box::new(move |state: Arc<TransferState>| {
         let limit = state.deadline.saturating_duration_since(std::time::Instant::now());
@@ -158,14 +158,20 @@ impl Drop for Ends {
     }
 }
 
-/// Refuses a notification that no peer takes.
-pub(crate) fn check_notification(name: &str, payload: &[u8]) -> Result<(), Error> {
+/// Refuses a notification that the peer would not take.
+pub(crate) fn check_notification(to: &Segment, name: &str, payload: &[u8]) -> Result<(), Error> {
+    let session = &to.inner.peer.session;
+    if !session.terms().features.contains(Features::NOTIFICATIONS) {
+        let (address, code) = (session.address.to_string(), Some(RefusalCode::Unsupported));
+        return Err(Error::Refused { address, code, reason: "it does not take notifications".to_string() });
+    }
     if name.len() > MAX_NAME_BYTES {
         return Err(Error::BadName { name: name.to_string(), why: "it has more than 255 bytes" });
     }
-    if payload.len() > MAX_NOTIFICATION_BYTES {
+    let most = MAX_NOTIFICATION_BYTES.min(session.terms().limits.notification_bytes as usize);
+    if payload.len() > most {
         let why =
-            format!("a notification has at most {MAX_NOTIFICATION_BYTES} bytes, this one {}", payload.len());
+            format!("the peer takes notifications of at most {most} bytes, this one has {}", payload.len());
         return Err(Error::BadRequest { index: 0, why });
     }
     Ok(())

@@ -11,7 +11,7 @@ use orbit_te_transport::TransportError;
 use orbit_te_wire::hello::PRELUDE_BYTES;
 use orbit_te_wire::negotiate;
 use orbit_te_wire::{
-    AuthSlot, Control, Features, Hello, HelloReply, Incarnation, PeerId, Role, SegmentToken, SessionId,
+    AuthSlot, Features, Hello, HelloReply, Incarnation, PeerId, Role, SegmentToken, SessionId,
 };
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -156,7 +156,7 @@ async fn connect(
             return Err(Error::OtherPeer { expected: wanted, found: peer });
         }
     }
-    let (session, queue) = Session::new(accepted.session, peer, address, accepted.terms.limits.control_bytes);
+    let (session, queue) = Session::new(accepted.session, peer, address, accepted.terms);
     let worker = shared.next_worker();
     let status = Arc::new(LinkStatus::default());
     let lanes = TcpAddress { addresses: vec![address], session: session.id }.encode()?;
@@ -178,7 +178,7 @@ async fn keep(
     peer: Arc<Peer>,
     session: Arc<Session>,
     stream: TcpStream,
-    queue: tokio::sync::mpsc::Receiver<Control>,
+    queue: tokio::sync::mpsc::Receiver<session::Outgoing>,
     heartbeat: Duration,
 ) {
     let cause = session::run(session, stream, queue, shared.clone(), heartbeat).await;
@@ -220,7 +220,7 @@ pub(crate) async fn welcome(shared: Weak<Shared>, incoming: Incoming) {
         auth: AuthSlot::default(),
     };
     let heartbeat = strong.config.heartbeat;
-    let (session, queue) = Session::new(id, hello.peer, from, terms.limits.control_bytes);
+    let (session, queue) = Session::new(id, hello.peer, from, terms);
     strong.admitted.lock().insert(id, session.clone());
     drop(strong);
     let said = match reply.encode() {

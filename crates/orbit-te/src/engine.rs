@@ -12,7 +12,7 @@ use crate::region::Region;
 use crate::segment::{Inner, Segment};
 use crate::serving::{Door, Server};
 use crate::session::Session;
-use crate::transfer::Transfer;
+use crate::transfer::{Part, Transfer};
 use crate::worker::Worker;
 use orbit_te_memory::{Access, Backing, Domain, Registry};
 use orbit_te_tcp::{Identity, Listener, TcpConfig, TcpDomain, TcpTransport};
@@ -50,7 +50,8 @@ pub(crate) struct Shared {
     opening: Mutex<HashMap<SocketAddr, Turn>>,
     /// Sessions that peers opened to this side.
     pub(crate) admitted: Mutex<HashMap<SessionId, Arc<Session>>>,
-    notifications: mpsc::Sender<Notification>,
+    /// None once the engine is shut down, so that the receiver ends.
+    notifications: Mutex<Option<mpsc::Sender<Notification>>>,
     receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
     closed: AtomicBool,
 }
@@ -67,7 +68,9 @@ impl Shared {
         payload: Vec<u8>,
     ) -> Result<(), &'static str> {
         let notification = Notification { peer: session.peer, name, payload };
-        self.notifications.try_send(notification).map_err(|e| match e {
+        let sender = self.notifications.lock().clone();
+        let sender = sender.ok_or("the engine is shutting down")?;
+        sender.try_send(notification).map_err(|e| match e {
             mpsc::error::TrySendError::Full(_) => "the queue of notifications is full; try again later",
             mpsc::error::TrySendError::Closed(_) => "nobody takes notifications there any more",
         })
@@ -115,15 +118,13 @@ impl Shared {
             return Err(Error::Closed);
         }
         let state = batch.prepare(self)?;
-        for part in 0..state.parts.len() {
-            let worker = &state.parts[part].worker;
+        for (part, Part { worker, .. }) in state.parts.iter().enumerate() {
             let command = Command::Submit { transfer: state.clone(), part };
-            if worker.submit(command).is_err() {
-                if part == 0 {
-                    return Err(Error::Full { limit: self.config.queued_transfers });
-                }
-                // Its other parts have begun: it is admitted, so this one waits for room.
-                worker.submit_always(Command::Submit { transfer: state.clone(), part });
+            // Once its first part has begun the transfer is admitted: the others wait for room.
+            if part > 0 {
+                worker.admit_always(command);
+            } else if worker.admit(command).is_err() {
+                return Err(Error::Full { limit: self.config.queued_transfers });
             }
         }
         Ok(Transfer { state })
@@ -288,7 +289,7 @@ impl Engine {
             peers: Mutex::new(Vec::new()),
             opening: Mutex::new(HashMap::new()),
             admitted: Mutex::new(HashMap::new()),
-            notifications,
+            notifications: Mutex::new(Some(notifications)),
             receiver: Mutex::new(Some(receiver)),
             closed: AtomicBool::new(false),
         });
@@ -455,7 +456,7 @@ impl Engine {
     /// [`Error::Closed`]. After [`Error::TimedOut`] and [`Error::PeerGone`] it is not known whether the owner has it.
     pub fn notify(&self, owner_of: &Segment, name: &str, payload: &[u8]) -> Pending<()> {
         const WHAT: &str = "a notification";
-        if let Err(error) = batch::check_notification(name, payload) {
+        if let Err(error) = batch::check_notification(owner_of, name, payload) {
             return Pending::ready(WHAT, Err(error));
         }
         let (sender, pending) = Pending::new(WHAT);
@@ -483,6 +484,7 @@ impl Engine {
         if let Some(door) = &mut threads.door {
             door.close();
         }
+        *shared.notifications.lock() = None;
         for peer in shared.peers.lock().iter() {
             peer.session.goodbye("its engine was shut down");
         }

@@ -4,7 +4,8 @@
 use crate::engine::Shared;
 use crate::error::Error;
 use orbit_te_wire::control::LENGTH_BYTES;
-use orbit_te_wire::{Control, PeerId, RefusalCode, SessionId};
+use orbit_te_wire::negotiate::Terms;
+use orbit_te_wire::{Control, PeerId, RefusalCode, SessionId, WireError};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -26,13 +27,19 @@ const MAX_WAITING: usize = 65_536;
 /// Questions for a sign of life that may go unanswered.
 const SILENT_BEATS: u32 = 3;
 
+/// What waits to be written: a message's bytes, after the last of which the link is closed.
+pub(crate) enum Outgoing {
+    Message(Vec<u8>),
+    Last(Vec<u8>),
+}
+
 /// One side of a control link.
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) peer: PeerId,
     pub(crate) address: SocketAddr,
-    control_bytes: usize,
-    outgoing: mpsc::Sender<Control>,
+    terms: Terms,
+    outgoing: mpsc::Sender<Outgoing>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Control>>>,
     next: AtomicU64,
     gone: OnceLock<Arc<str>>,
@@ -44,14 +51,14 @@ impl Session {
         id: SessionId,
         peer: PeerId,
         address: SocketAddr,
-        control_bytes: u32,
-    ) -> (Arc<Session>, mpsc::Receiver<Control>) {
+        terms: Terms,
+    ) -> (Arc<Session>, mpsc::Receiver<Outgoing>) {
         let (outgoing, queue) = mpsc::channel(OUTGOING);
         let session = Session {
             id,
             peer,
             address,
-            control_bytes: control_bytes as usize,
+            terms,
             outgoing,
             waiting: Mutex::new(HashMap::new()),
             next: AtomicU64::new(1),
@@ -78,6 +85,8 @@ impl Session {
         question: impl FnOnce(u64) -> Control,
     ) -> Result<Control, Error> {
         let request = self.next.fetch_add(1, Ordering::Relaxed);
+        // A question over the agreed limit is an error here, and never sent.
+        let message = self.message(&question(request))?;
         let (sender, answer) = oneshot::channel();
         {
             let mut waiting = self.waiting.lock();
@@ -90,7 +99,7 @@ impl Session {
             waiting.insert(request, sender);
         }
         let exchange = async {
-            self.outgoing.send(question(request)).await.map_err(|_| self.gone_error())?;
+            self.outgoing.send(message).await.map_err(|_| self.gone_error())?;
             answer.await.map_err(|_| self.gone_error())
         };
         let answer = timeout(limit, exchange).await;
@@ -107,7 +116,18 @@ impl Session {
 
     /// Says goodbye, if there is room for it.
     pub(crate) fn goodbye(&self, reason: &str) {
-        let _ = self.outgoing.try_send(Control::Goodbye { reason: reason.to_string() });
+        if let Ok(Outgoing::Message(bytes)) = self.message(&Control::Goodbye { reason: reason.to_string() }) {
+            let _ = self.outgoing.try_send(Outgoing::Last(bytes));
+        }
+    }
+
+    /// What was agreed with the peer.
+    pub(crate) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    fn message(&self, message: &Control) -> Result<Outgoing, WireError> {
+        Ok(Outgoing::Message(message.encode(self.terms.limits.control_bytes as usize)?))
     }
 
     fn answered(&self, request: u64, answer: Control) {
@@ -127,34 +147,31 @@ impl Session {
 pub(crate) async fn run(
     session: Arc<Session>,
     stream: TcpStream,
-    queue: mpsc::Receiver<Control>,
+    queue: mpsc::Receiver<Outgoing>,
     shared: Weak<Shared>,
     heartbeat: Duration,
 ) -> Arc<str> {
     let (reader, writer) = stream.into_split();
     let cause = tokio::select! {
         cause = read(&session, reader, &shared, heartbeat) => cause,
-        cause = write(&session, writer, queue) => cause,
+        cause = write(writer, queue) => cause,
     };
     session.end(&cause);
     session.gone().unwrap_or_else(|| Arc::from(cause))
 }
 
-async fn write(session: &Session, mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Control>) -> String {
+async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Outgoing>) -> String {
     while let Some(message) = queue.recv().await {
-        let bytes = match message.encode(session.control_bytes) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                tracing::error!(%error, "a control message could not be written");
-                continue;
-            }
+        let (bytes, last) = match message {
+            Outgoing::Message(bytes) => (bytes, false),
+            Outgoing::Last(bytes) => (bytes, true),
         };
         if let Err(error) = writer.write_all(&bytes).await {
             return format!("writing to its control link failed: {error}");
         }
-        if matches!(message, Control::Goodbye { .. }) {
+        if last {
             let _ = writer.shutdown().await;
-            return "this engine closed the session".to_string();
+            break;
         }
     }
     "this engine closed the session".to_string()
@@ -169,7 +186,7 @@ async fn read(
     let heard = AtomicBool::new(true);
     let messages = async {
         loop {
-            let message = match receive(&mut reader, session.control_bytes).await {
+            let message = match receive(&mut reader, session.terms.limits.control_bytes as usize).await {
                 Ok(message) => message,
                 Err(cause) => return cause,
             };
@@ -197,7 +214,9 @@ async fn read(
             }
             let request = session.next.fetch_add(1, Ordering::Relaxed);
             // A full queue is a sign of its own: the next beat finds out.
-            let _ = session.outgoing.try_send(Control::Ping { request });
+            if let Ok(ping) = session.message(&Control::Ping { request }) {
+                let _ = session.outgoing.try_send(ping);
+            }
         }
     };
     tokio::select! {
@@ -259,6 +278,10 @@ async fn handle(session: &Session, message: Control, shared: &Weak<Shared>) -> O
         }
         Control::Transport { .. } => return None,
         Control::Goodbye { reason } => return Some(format!("it closed the session: {reason}")),
+    };
+    let answer = match session.message(&answer) {
+        Ok(answer) => answer,
+        Err(error) => return Some(format!("an answer to it can't be written: {error}")),
     };
     if session.outgoing.send(answer).await.is_err() {
         return Some("this engine closed the session".to_string());

@@ -45,6 +45,9 @@ pub(crate) struct Worker {
     ring: ArrayQueue<Command>,
     sleeper: Sleeper,
     spin: Duration,
+    /// Transfers that are not over, and how many there may be.
+    under_way: AtomicUsize,
+    most: usize,
     /// Callers who drive or wait for their turn.
     drivers: AtomicUsize,
     /// Counts how often callers took the core.
@@ -82,7 +85,10 @@ impl Worker {
         }
         let worker = Arc::new(Worker {
             core: Mutex::new(Core::new(transport)),
-            ring: ArrayQueue::new(config.queued_transfers.max(2)),
+            // Room for a cancel of each, and for links.
+            ring: ArrayQueue::new(2 * config.queued_transfers.max(8)),
+            under_way: AtomicUsize::new(0),
+            most: config.queued_transfers.max(1),
             sleeper,
             spin: Duration::from_micros(config.spin_us),
             drivers: AtomicUsize::new(0),
@@ -121,6 +127,23 @@ impl Worker {
             self.attend();
         }
         Ok(())
+    }
+
+    /// As [`Worker::submit`], for a transfer: counted, and refused when as many as may be are under way.
+    pub(crate) fn admit(&self, command: Command) -> Result<(), Command> {
+        if self.under_way.fetch_add(1, Ordering::AcqRel) >= self.most {
+            self.under_way.fetch_sub(1, Ordering::AcqRel);
+            return Err(command);
+        }
+        self.submit(command).inspect_err(|_| {
+            self.under_way.fetch_sub(1, Ordering::AcqRel);
+        })
+    }
+
+    /// As [`Worker::admit`], for a part of a transfer that was admitted already.
+    pub(crate) fn admit_always(&self, command: Command) {
+        self.under_way.fetch_add(1, Ordering::AcqRel);
+        self.submit_always(command);
     }
 
     /// As [`Worker::submit`], for commands that must not be lost: waits for room.
@@ -235,6 +258,8 @@ impl Worker {
         let mut told = Vec::new();
         core.swap_ended(&mut told);
         drop(core);
+        // Before anybody is told: who waited for room finds it.
+        self.under_way.fetch_sub(told.len(), Ordering::AcqRel);
         told.drain(..).for_each(Ended::tell);
         // Pairs with the fence of a caller who is about to nap.
         fence(Ordering::SeqCst);
