@@ -18,5 +18,9 @@ fn example(text: &str) -> Vec<&str> {
 fn both_readmes_have_one_example() {
     let (root, facade) = (text("README.md"), text("crates/orbit-te/README.md"));
     assert!(!example(&facade).is_empty(), "crates/orbit-te/README.md has no example");
-    assert_eq!(example(&root), example(&facade), "README.md and crates/orbit-te/README.md differ in their example");
+    assert_eq!(
+        example(&root),
+        example(&facade),
+        "README.md and crates/orbit-te/README.md differ in their example"
+    );
 }
