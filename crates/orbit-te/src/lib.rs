@@ -4,9 +4,6 @@
 //! other side opens the segment by address or token and reads and writes it, one request or a [`Batch`] at a time. Each submission
 //! gives a [`Transfer`], which is a plain future and can also be waited for by any thread.
 //!
-//! Beside the threads of its callers an engine has worker threads for its own transfers, serving threads that answer peers, one that
-//! listens, and one for the control plane with a runtime of its own; `docs/architecture.md` in the repository says who does what.
-//!
 //! ```
 //! use orbit_te::{Access, Engine, HostBuffer};
 //! use std::time::Duration;
@@ -47,7 +44,7 @@
 //! An engine has threads of its own: for its transfers ([`Config::workers`]), for peers' requests ([`Config::serving_workers`]), one that
 //! listens and one for control links. No call needs an async runtime, and all of them may come from inside one; [`Transfer`] and
 //! [`Pending`] are plain futures. A thread that blocks in [`Transfer::wait`] carries its transfer out itself, which is the fastest way
-//! for one small transfer after another.
+//! for one small transfer after another. `docs/architecture.md` in the repository says which thread does what.
 //!
 //! # Trust
 //!
