@@ -44,9 +44,8 @@ impl Sleeper {
         let _ = self.bell.write(1);
     }
 
-    /// As [`Sleeper::sleep`], for the one caller at a time who may be woken by [`Sleeper::ring`].
-    pub(crate) fn nap(&self, until: Option<Instant>) {
-        self.sleep(until);
+    /// Silences the bell. Until then it ends every sleep at once.
+    pub(crate) fn hush(&self) {
         // Nothing to read is the rule.
         let _ = self.bell.read();
     }

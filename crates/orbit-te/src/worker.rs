@@ -201,10 +201,10 @@ impl Worker {
                         if !over() {
                             // Capped, since another thread's transfer may meanwhile need an earlier look.
                             let nap = now + DRIVER_NAP;
-                            self.sleeper.nap(Some(wake.map_or(until, |w| w.min(until)).min(nap)));
+                            self.sleeper.sleep(Some(wake.map_or(until, |w| w.min(until)).min(nap)));
                             slept = true;
                         }
-                        self.napping.store(false, Ordering::SeqCst);
+                        self.end_nap();
                     }
                 }
                 None => self.wait_for_turn(transfer, until),
@@ -263,15 +263,31 @@ impl Worker {
         told.drain(..).for_each(Ended::tell);
         // Pairs with the fence of a caller who is about to nap.
         fence(Ordering::SeqCst);
-        if self.napping.load(Ordering::SeqCst) {
-            self.sleeper.ring();
-        }
+        self.ring_napper();
         let mut core = self.core.try_lock()?;
         if !core.has_ended() {
             // Gives the list its memory back, so that the next ones allocate nothing.
             core.swap_ended(&mut told);
         }
         Some(core)
+    }
+
+    /// Wakes the caller who naps, and leaves no bell ringing for one who has just got up: it would keep every sleeper awake.
+    fn ring_napper(&self) {
+        while self.napping.load(Ordering::SeqCst) {
+            self.sleeper.ring();
+            if self.napping.load(Ordering::SeqCst) {
+                return;
+            }
+            self.sleeper.hush();
+        }
+    }
+
+    /// Gets up. A bell that was rung meanwhile is silenced, and rung again if somebody else naps by now.
+    fn end_nap(&self) {
+        self.napping.store(false, Ordering::SeqCst);
+        self.sleeper.hush();
+        self.ring_napper();
     }
 
     /// Lets go of the core, and makes sure that somebody comes back to it in time; when that is.
