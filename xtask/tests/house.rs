@@ -27,8 +27,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ),
     ("crates/orbit-te-transport/src/testing/reference/target.rs", "the copy between two leased regions"),
     ("crates/orbit-te/src/core.rs", "submits ops whose transfers hold the leases"),
-    ("crates/orbit-te/src/serving.rs", "lends a transport's descriptor to the event queue"),
-    ("crates/orbit-te/src/worker.rs", "lends a transport's descriptor to the event queue"),
+    ("crates/orbit-te/src/sleeper.rs", "lends a transport's descriptor to the event queue"),
 ];
 
 #[test]

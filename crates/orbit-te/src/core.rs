@@ -198,6 +198,14 @@ impl Core {
         }
     }
 
+    /// When to step again at the latest; none: not before something comes.
+    pub(crate) fn next_look(&mut self, now: Instant) -> Option<Instant> {
+        match self.arm(now) {
+            Arm::Ready => Some(now),
+            Arm::Sleep { until, .. } => until,
+        }
+    }
+
     /// Ends everything: transfers fail as closed.
     pub(crate) fn close(&mut self, ring: &ArrayQueue<Command>, now: Instant) {
         self.closed = true;

@@ -11,7 +11,6 @@ use orbit_te_tcp::{Identity, Incoming, Listener, TcpTransport};
 use orbit_te_transport::{Arm, Progress, Transport, TransportError};
 use orbit_te_wire::{Role, SessionId};
 use parking_lot::Mutex;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -47,7 +46,7 @@ impl Server {
         let mut transport = TcpTransport::new(config.tcp, identity, registry)?;
         let sleeper = Sleeper::new().map_err(io("a serving thread's event queue"))?;
         if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(Instant::now()) {
-            watch(&sleeper, fd).map_err(io("watching a transport"))?;
+            sleeper.watch(fd).map_err(io("watching a transport"))?;
         }
         let server = Arc::new(Server {
             inbox: Mutex::new(Vec::new()),
@@ -193,11 +192,4 @@ fn listen(mut listener: Listener, shared: &Weak<Shared>, stop: &AtomicBool) {
             }
         }
     }
-}
-
-#[allow(unsafe_code)]
-fn watch(sleeper: &Sleeper, fd: i32) -> std::io::Result<()> {
-    // SAFETY: the transport owns the descriptor and keeps it open while it lives, which is as long as the serving thread sleeps;
-    // a closed descriptor leaves the event queue by itself.
-    sleeper.watch(unsafe { BorrowedFd::borrow_raw(fd) })
 }

@@ -4,7 +4,7 @@
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// Sleeps on a transport's descriptor and on its own.
@@ -26,8 +26,13 @@ impl Sleeper {
         Ok(Sleeper { epoll, kick, bell })
     }
 
-    /// Wakes sleepers while this descriptor is readable. It must stay open as long as the sleeper.
-    pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// Wakes sleepers while a transport's descriptor is readable. The transport keeps it open while it lives, and lives as long as
+    /// anybody sleeps here.
+    #[allow(unsafe_code)]
+    pub(crate) fn watch(&self, fd: RawFd) -> io::Result<()> {
+        // SAFETY: the descriptor is open now, since its transport has just given it, and it is borrowed for this call alone: a
+        // closed descriptor leaves the event queue by itself.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
         Ok(())
     }

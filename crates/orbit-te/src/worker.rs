@@ -16,7 +16,6 @@ use crossbeam_queue::ArrayQueue;
 use orbit_te_transport::{Arm, Transport, TransportError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::thread::{self, JoinHandle, Thread};
@@ -81,7 +80,7 @@ impl Worker {
         };
         let sleeper = Sleeper::new().map_err(io("a worker's event queue"))?;
         if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(Instant::now()) {
-            watch(&sleeper, fd).map_err(io("watching a transport"))?;
+            sleeper.watch(fd).map_err(io("watching a transport"))?;
         }
         let worker = Arc::new(Worker {
             core: Mutex::new(Core::new(transport)),
@@ -295,10 +294,7 @@ impl Worker {
         loop {
             core = self.tell_ended(core)?;
             let now = Instant::now();
-            let wake = match core.arm(now) {
-                Arm::Ready => Some(now),
-                Arm::Sleep { until, .. } => until,
-            };
+            let wake = core.next_look(now);
             drop(core);
             fence(Ordering::SeqCst);
             let wake_ns = wake.map_or(FOREVER, |at| self.since_epoch(at));
@@ -410,10 +406,7 @@ impl Worker {
                 }
                 continue;
             }
-            let wake = match core.arm(now) {
-                Arm::Ready => Some(now),
-                Arm::Sleep { until, .. } => until,
-            };
+            let wake = core.next_look(now);
             drop(core);
             if !any {
                 let soon = now + FINISH_TICK;
@@ -426,11 +419,4 @@ impl Worker {
         // Never `AWAKE`: a time in the past is as good as the first nanosecond.
         (at.saturating_duration_since(self.epoch).as_nanos() as u64).clamp(1, FOREVER - 1)
     }
-}
-
-#[allow(unsafe_code)]
-fn watch(sleeper: &Sleeper, fd: i32) -> std::io::Result<()> {
-    // SAFETY: the transport owns the descriptor and keeps it open while it lives; it lives in the core, which is dropped with
-    // the sleeper's worker, and a closed descriptor leaves the event queue by itself.
-    sleeper.watch(unsafe { BorrowedFd::borrow_raw(fd) })
 }
