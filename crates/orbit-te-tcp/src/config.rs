@@ -20,7 +20,7 @@ pub struct TcpConfig {
     /// together lets one system call carry many. Default 1 MiB.
     pub lane_fill_bytes: u64,
     /// Size of a lane's kernel buffers. `None` lets the kernel size them for remote peers, and takes
-    /// [`TcpConfig::LOOPBACK_BUFFER_BYTES`] for peers on the loopback interface, where more only spills the caches.
+    /// [`TcpConfig::LOOPBACK_BUFFER_BYTES`] for peers on the loopback interface, where more was slower.
     pub socket_buffer_bytes: Option<usize>,
     /// Ops held at once. Each costs about 150 bytes. Default 4,096.
     pub max_ops: u32,

@@ -15,7 +15,7 @@ pub(crate) fn prepare(socket: &impl AsFd, peer: &SocketAddr, config: &TcpConfig)
     advise("keep-alive", socket.set_tcp_keepalive(&keepalive));
     advise("user time-out", socket.set_tcp_user_timeout(Some(2 * probe)));
     if peer.ip().is_loopback() {
-        // There is no network to be fair to, and one that paces its packets (bbr) halves the speed of small requests here.
+        // There is no network to be fair to, and pacing (bbr) slowed small writes down here.
         advise("congestion control", socket.set_tcp_congestion(b"reno"));
     }
     let wanted = match config.socket_buffer_bytes {
