@@ -19,8 +19,8 @@ pub struct TcpConfig {
     /// An op goes to the first lane with less than this queued; only then to the least loaded one. Keeping small ops
     /// together lets one system call carry many. Default 1 MiB.
     pub lane_fill_bytes: u64,
-    /// Size of a lane's kernel buffers. `None` lets the kernel size them for remote peers, and takes
-    /// [`TcpConfig::LOOPBACK_BUFFER_BYTES`] for peers on the loopback interface, where more was slower.
+    /// Size of a lane's kernel buffers. Default `None`: the kernel sizes them by what the connection carries. A fixed size
+    /// bounds the kernel's memory, and costs speed where it is less than the path holds.
     pub socket_buffer_bytes: Option<usize>,
     /// Ops held at once. Each costs about 150 bytes. Default 4,096.
     pub max_ops: u32,
@@ -61,9 +61,6 @@ impl TcpConfig {
             ..self
         }
     }
-
-    /// The kernel buffers of a lane over the loopback interface, when not set.
-    pub const LOOPBACK_BUFFER_BYTES: usize = 512 * 1024;
 }
 
 impl Default for TcpConfig {

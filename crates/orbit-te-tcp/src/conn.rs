@@ -16,9 +16,9 @@ const MAX_RANGES: usize = 64;
 /// Bytes in one system call, so that one lane does not hold the worker for long.
 const MAX_CALL_BYTES: usize = 1024 * 1024;
 
-/// Bytes of a large payload that gather before the receiver is woken: a fraction of the socket's buffer, so that the sender
-/// never waits for it.
-const LOW_WATER_BYTES: u64 = 128 * 1024;
+/// Bytes of a large payload that gather before the receiver is woken: about one packet of the loopback interface, and a fraction
+/// of what a socket's buffer holds, so that the sender never waits for it.
+const LOW_WATER_BYTES: u64 = 64 * 1024;
 
 /// Why a lane ended.
 #[derive(Debug)]

@@ -18,11 +18,7 @@ pub(crate) fn prepare(socket: &impl AsFd, peer: &SocketAddr, config: &TcpConfig)
         // There is no network to be fair to, and pacing (bbr) slowed small writes down here.
         advise("congestion control", socket.set_tcp_congestion(b"reno"));
     }
-    let wanted = match config.socket_buffer_bytes {
-        None if peer.ip().is_loopback() => Some(TcpConfig::LOOPBACK_BUFFER_BYTES),
-        other => other,
-    };
-    if let Some(bytes) = wanted {
+    if let Some(bytes) = config.socket_buffer_bytes {
         // The kernel doubles what it is given, for its own bookkeeping.
         advise("send buffer", socket.set_send_buffer_size(bytes / 2));
         advise("receive buffer", socket.set_recv_buffer_size(bytes / 2));
