@@ -1,9 +1,9 @@
 //! A batch: requests that are submitted together and end together. Rule: it is checked whole, and admitted whole or not at all.
 
-use crate::engine::Shared;
 use crate::error::{Error, TransferError};
 use crate::region::Slice;
 use crate::segment::Segment;
+use crate::shared::Shared;
 use crate::transfer::{Afterwards, Part, TransferState};
 use orbit_te_memory::Lease;
 use orbit_te_transport::{Op, OpKind, Token};

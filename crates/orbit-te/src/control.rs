@@ -2,10 +2,10 @@
 //! runs on one thread with a runtime of its own, apart from the data plane and from the application's runtime.
 
 use crate::core::Command;
-use crate::engine::Shared;
 use crate::error::Error;
 use crate::peer::{LinkStatus, Peer};
 use crate::session::{self, Session};
+use crate::shared::Shared;
 use orbit_te_tcp::{Incoming, TcpAddress};
 use orbit_te_transport::TransportError;
 use orbit_te_wire::hello::PRELUDE_BYTES;

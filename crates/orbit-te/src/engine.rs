@@ -1,23 +1,22 @@
 //! The engine: what a process makes one of. Rule: its threads end with it; whatever is shared with them knows no thread.
 
 use crate::batch::{self, Batch};
+use crate::builder::{EngineBuilder, check, reachable_at};
 use crate::config::Config;
-use crate::control::{self, ControlThread, Target};
-use crate::core::Command;
+use crate::control::{ControlThread, Target};
 use crate::error::Error;
-use crate::notification::{Notification, Notifications};
-use crate::peer::Peer;
+use crate::notification::Notifications;
 use crate::pending::Pending;
 use crate::region::Region;
-use crate::segment::{Inner, Segment};
+use crate::segment::Segment;
 use crate::serving::{Door, Server};
-use crate::session::Session;
-use crate::transfer::{Part, Transfer};
+use crate::shared::Shared;
+use crate::transfer::Transfer;
 use crate::worker::Worker;
 use orbit_te_memory::{Access, Backing, Domain, Registry};
-use orbit_te_tcp::{Identity, Listener, TcpConfig, TcpDomain, TcpTransport};
-use orbit_te_wire::limits::{MAX_ADDRESSES, MAX_NAME_BYTES};
-use orbit_te_wire::{Control, Incarnation, PeerId, RegionDescriptor, SegmentToken, SessionId};
+use orbit_te_tcp::{Identity, Listener, TcpDomain, TcpTransport};
+use orbit_te_wire::limits::MAX_NAME_BYTES;
+use orbit_te_wire::{PeerId, SegmentToken};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::fmt;
@@ -26,133 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-
-/// Held by whoever calls a peer.
-pub(crate) type Turn = Arc<tokio::sync::Mutex<()>>;
-
-/// What the engine's threads and handles share.
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) identity: Identity,
-    pub(crate) registry: Arc<Registry>,
-    domains: Vec<Arc<dyn Domain>>,
-    addresses: Vec<SocketAddr>,
-    workers: Vec<Arc<Worker>>,
-    next_worker: AtomicUsize,
-    servers: Vec<Arc<Server>>,
-    pub(crate) control: Handle,
-    exposed: RwLock<HashMap<String, Region>>,
-    /// Peers that this side opened a session to.
-    pub(crate) peers: Mutex<Vec<Arc<Peer>>>,
-    /// For each address that is being called, a lock that is held meanwhile.
-    opening: Mutex<HashMap<SocketAddr, Turn>>,
-    /// Sessions that peers opened to this side.
-    pub(crate) admitted: Mutex<HashMap<SessionId, Arc<Session>>>,
-    /// None once the engine is shut down, so that the receiver ends.
-    notifications: Mutex<Option<mpsc::Sender<Notification>>>,
-    receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
-    closed: AtomicBool,
-}
-
-impl Shared {
-    pub(crate) fn descriptor(&self, name: &str) -> Option<RegionDescriptor> {
-        self.exposed.read().get(name).map(Region::describe)
-    }
-
-    pub(crate) fn queue_notification(
-        &self,
-        session: &Session,
-        name: String,
-        payload: Vec<u8>,
-    ) -> Result<(), &'static str> {
-        let notification = Notification { peer: session.peer, name, payload };
-        let sender = self.notifications.lock().clone();
-        let sender = sender.ok_or("the engine is shutting down")?;
-        sender.try_send(notification).map_err(|e| match e {
-            mpsc::error::TrySendError::Full(_) => "the queue of notifications is full; try again later",
-            mpsc::error::TrySendError::Closed(_) => "nobody takes notifications there any more",
-        })
-    }
-
-    pub(crate) fn next_worker(&self) -> Arc<Worker> {
-        let turn = self.next_worker.fetch_add(1, Ordering::Relaxed);
-        self.workers[turn % self.workers.len()].clone()
-    }
-
-    /// The serving thread that has all lanes of this session.
-    pub(crate) fn server_for(&self, session: SessionId) -> Option<&Arc<Server>> {
-        let count = self.servers.len() as u128;
-        if count == 0 { None } else { self.servers.get((session.0 % count) as usize) }
-    }
-
-    pub(crate) fn drop_session(&self, session: SessionId) {
-        if let Some(server) = self.server_for(session) {
-            server.drop_session(session);
-        }
-    }
-
-    /// The lock to hold while somebody is called at this address.
-    pub(crate) fn turn(&self, address: SocketAddr) -> Turn {
-        let mut opening = self.opening.lock();
-        opening.retain(|_, turn| Arc::strong_count(turn) > 1);
-        opening.entry(address).or_default().clone()
-    }
-
-    /// An open session to whoever was reached at one of these addresses.
-    pub(crate) fn known_peer(
-        &self,
-        addresses: &[SocketAddr],
-        expected: Option<(PeerId, Incarnation)>,
-    ) -> Option<Arc<Peer>> {
-        let fits = |p: &&Arc<Peer>| match expected {
-            Some(wanted) => (p.id, p.incarnation) == wanted,
-            None => addresses.contains(&p.address),
-        };
-        self.peers.lock().iter().filter(|p| p.gone().is_none()).find(fits).cloned()
-    }
-
-    pub(crate) fn submit(self: &Arc<Self>, batch: Batch) -> Result<Transfer, Error> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
-        let state = batch.prepare(self)?;
-        for (part, Part { worker, .. }) in state.parts.iter().enumerate() {
-            let command = Command::Submit { transfer: state.clone(), part };
-            // Once its first part has begun the transfer is admitted: the others wait for room.
-            if part > 0 {
-                worker.admit_always(command);
-            } else if worker.admit(command).is_err() {
-                return Err(Error::Full { limit: self.config.queued_transfers });
-            }
-        }
-        Ok(Transfer { state })
-    }
-
-    async fn open(self: Arc<Self>, target: Target) -> Result<Segment, Error> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
-        let peer = control::reach(&self, &target).await?;
-        let (name, descriptor) = match target {
-            Target::Token(token) => (token.name, token.descriptor),
-            Target::Address { name, .. } => {
-                let wanted = name.clone();
-                let question = |request| Control::OpenSegment { request, name };
-                match peer.session.ask("opening a segment", self.config.control_timeout, question).await? {
-                    Control::Segment { descriptor, .. } => (wanted, descriptor),
-                    _ => {
-                        let what = "an answer of another kind than its question";
-                        return Err(orbit_te_wire::WireError::Invalid { what }.into());
-                    }
-                }
-            }
-        };
-        let key = self.domains[0].import(&descriptor)?;
-        Ok(Segment { inner: Arc::new(Inner { shared: self, peer, name, descriptor, key }) })
-    }
-}
 
 struct Threads {
     control: ControlThread,
@@ -173,78 +46,13 @@ pub struct Engine {
     owner: Arc<Owner>,
 }
 
-/// Makes an [`Engine`].
-#[derive(Debug, Clone, Default)]
-pub struct EngineBuilder {
-    config: Config,
-}
-
-impl EngineBuilder {
-    /// Where to listen. Anywhere but on the loopback interface needs [`EngineBuilder::trust_network`].
-    pub fn listen(mut self, address: SocketAddr) -> Self {
-        self.config.listen = Some(address);
-        self
-    }
-
-    /// Does not listen: this engine reaches others and can't be reached.
-    pub fn no_listen(mut self) -> Self {
-        self.config.listen = None;
-        self
-    }
-
-    /// The word that every machine of the network may be trusted with the exposed memory.
-    pub fn trust_network(mut self, yes: bool) -> Self {
-        self.config.trust_network = yes;
-        self
-    }
-
-    /// The addresses that tokens name, instead of the one listened at; at most 16.
-    pub fn advertise(mut self, addresses: Vec<SocketAddr>) -> Self {
-        self.config.advertise = addresses;
-        self
-    }
-
-    /// How long a transfer may take when it is not told otherwise.
-    pub fn deadline(mut self, after: Duration) -> Self {
-        self.config.deadline = after;
-        self
-    }
-
-    /// Threads for this engine's own transfers.
-    pub fn workers(mut self, count: usize) -> Self {
-        self.config.workers = count;
-        self
-    }
-
-    /// Settings of the TCP transport.
-    pub fn tcp(mut self, config: TcpConfig) -> Self {
-        self.config.tcp = config;
-        self
-    }
-
-    /// All settings at once.
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// Starts the engine. Takes a few milliseconds; nothing is sent to anybody.
-    ///
-    /// # Errors
-    /// [`Error::Config`], [`Error::Untrusted`], and [`Error::Transport`] when an address is in use or the system refuses
-    /// something.
-    pub fn start(self) -> Result<Engine, Error> {
-        Engine::start(self.config)
-    }
-}
-
 impl Engine {
     /// Makes an engine with the default settings, unless they are changed.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::default()
     }
 
-    fn start(config: Config) -> Result<Engine, Error> {
+    pub(crate) fn start(config: Config) -> Result<Engine, Error> {
         check(&config)?;
         let identity = Identity::random()?;
         let registry = Registry::new();
@@ -520,51 +328,6 @@ impl fmt::Debug for Engine {
             .field("address", &self.address())
             .finish_non_exhaustive()
     }
-}
-
-fn check(config: &Config) -> Result<(), Error> {
-    if config.workers == 0 || config.serving_workers == 0 {
-        return Err(Error::Config("an engine needs at least one worker and one serving worker".to_string()));
-    }
-    if config.heartbeat.is_zero() {
-        return Err(Error::Config("a heartbeat of zero would take every peer for gone".to_string()));
-    }
-    if config.advertise.len() > MAX_ADDRESSES {
-        return Err(Error::Config(format!("at most {MAX_ADDRESSES} addresses can be advertised")));
-    }
-    if let Some(what) = config.tcp.limits.unworkable() {
-        return Err(Error::Config(what.to_string()));
-    }
-    match config.listen {
-        Some(at) if !at.ip().is_loopback() && !config.trust_network => Err(Error::Untrusted(at)),
-        _ => Ok(()),
-    }
-}
-
-/// The addresses at which a listener is reached: its own, or the host's where it listens at all of them.
-fn reachable_at(listening: SocketAddr) -> Result<Vec<SocketAddr>, Error> {
-    if !listening.ip().is_unspecified() {
-        return Ok(vec![listening]);
-    }
-    let all = nix::ifaddrs::getifaddrs().map_err(|e| {
-        Error::Config(format!("this host's addresses can't be listed: {e}; set those to advertise"))
-    })?;
-    let mut found: Vec<SocketAddr> = Vec::new();
-    for address in all.filter_map(|a| a.address) {
-        let ip: Option<std::net::IpAddr> = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
-            (Some(v4), _) => Some(v4.ip().into()),
-            // A link-local address means nothing without the interface it belongs to.
-            (_, Some(v6)) if listening.is_ipv6() && !v6.ip().is_unicast_link_local() => Some(v6.ip().into()),
-            _ => None,
-        };
-        if let Some(ip) = ip {
-            found.push(SocketAddr::new(ip, listening.port()));
-        }
-    }
-    // Loopback last: it serves only peers on this host.
-    found.sort_by_key(|a| a.ip().is_loopback());
-    found.truncate(MAX_ADDRESSES);
-    Ok(found)
 }
 
 fn target(text: &str) -> Result<Target, Error> {

@@ -54,6 +54,7 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod builder;
 mod config;
 mod control;
 mod core;
@@ -66,13 +67,15 @@ mod region;
 mod segment;
 mod serving;
 mod session;
+mod shared;
 mod sleeper;
 mod transfer;
 mod worker;
 
 pub use batch::Batch;
+pub use builder::EngineBuilder;
 pub use config::Config;
-pub use engine::{Engine, EngineBuilder};
+pub use engine::Engine;
 pub use error::{Error, TransferError};
 pub use notification::{Notification, Notifications};
 pub use orbit_te_memory::{Access, Backing, HostBuffer, HostOptions, MemoryError, MemoryKind, PageSize};

@@ -2,10 +2,10 @@
 //! starts.
 
 use crate::batch::Batch;
-use crate::engine::Shared;
 use crate::error::{Error, TransferError};
 use crate::peer::Peer;
 use crate::region::Slice;
+use crate::shared::Shared;
 use crate::transfer::{Receipt, Transfer};
 use orbit_te_memory::RemoteKey;
 use orbit_te_transport::{OpKind, RemoteSpan};

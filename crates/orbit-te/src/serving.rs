@@ -3,8 +3,8 @@
 
 use crate::config::Config;
 use crate::control;
-use crate::engine::Shared;
 use crate::error::Error;
+use crate::shared::Shared;
 use crate::sleeper::Sleeper;
 use orbit_te_memory::Registry;
 use orbit_te_tcp::{Identity, Incoming, Listener, TcpTransport};

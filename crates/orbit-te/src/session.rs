@@ -1,8 +1,8 @@
 //! A control link: questions and answers, notifications, and signs of life. Rule: runs on the control thread; whoever asks from
 //! another thread gets its answer by a channel, and everybody who waits is told when the session ends.
 
-use crate::engine::Shared;
 use crate::error::Error;
+use crate::shared::Shared;
 use orbit_te_wire::control::LENGTH_BYTES;
 use orbit_te_wire::negotiate::Terms;
 use orbit_te_wire::{Control, PeerId, RefusalCode, SessionId, WireError};
