@@ -2,7 +2,7 @@
 //! failure; the run ends with a table and one line of counts.
 
 use crate::process::{cargo, expect_success, line_of, program, quietly_within, read_lines, root, succeed};
-use crate::step::{Ledger, Outcome};
+use crate::step::{Ledger, Outcome, SKIP_FILE};
 use crate::tally::Tally;
 use crate::tools::CARGO_DENY;
 use crate::{fuzz, msrv};
@@ -10,9 +10,6 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
-
-/// The file in which tests say what they left out, and why: `skipped: NAME: REASON` a line.
-const SKIP_FILE: &str = "ORBIT_TE_SKIP_FILE";
 
 #[derive(Args)]
 pub(crate) struct TestArgs {
