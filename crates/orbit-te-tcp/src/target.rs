@@ -218,7 +218,7 @@ impl<N: Net> TcpTransport<N> {
             length: frame.length,
             access,
         };
-        admit(self.regions.load(), &request)
+        admit(&self.regions.load(), &request)
     }
 
     /// Closes a lane of the session, and never takes its number again.

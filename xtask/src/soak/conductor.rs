@@ -23,6 +23,8 @@ const SILENT: Duration = Duration::from_secs(60);
 const START: Duration = Duration::from_secs(60);
 /// For every step of the end.
 const CALM: Duration = Duration::from_secs(45);
+/// For sessions with peers that are gone to be given back.
+const PARTING: Duration = Duration::from_secs(5);
 /// Work before resident memory is taken for what it will be: this, or a part of the run.
 const WARM_UP: Duration = Duration::from_secs(20);
 
@@ -367,7 +369,7 @@ impl Run {
             proxy.cut();
         }
         let survivors = self.stage.survivors();
-        let until = Instant::now() + CALM;
+        let until = Instant::now() + PARTING;
         let ended = loop {
             self.attend();
             let now = survivors.map(|place| self.vitals(place));

@@ -63,7 +63,7 @@ pub(super) struct Hand {
     known: Vec<Option<Known>>,
     notes: u64,
     actions: u64,
-    /// Planted: it does not wait, and so takes every transfer for one that hangs.
+    /// Planted: it does not wait for the next transfer, and so takes it for one that hangs.
     impatient: bool,
 }
 
@@ -396,6 +396,7 @@ impl Hand {
         let Some(result) = ended else {
             tally.hang(format!("a transfer has not ended {BOUND:?} after its deadline of {deadline:?}"));
             drop(tally);
+            self.impatient = false;
             // The memory is the transfer's for ever.
             self.await_leases(Duration::from_secs(60));
             return None;

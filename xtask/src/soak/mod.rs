@@ -18,6 +18,7 @@ mod target;
 mod vitals;
 mod worker;
 
+use crate::step::Outcome;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -51,13 +52,26 @@ pub(crate) enum Plant {
     Hang,
 }
 
+/// Half a minute of it, for the test command.
+pub(crate) fn smoke() -> anyhow::Result<Outcome> {
+    let ledger = conductor::run(Duration::from_secs(30), new_seed(), None)?;
+    println!("{ledger}");
+    match ledger.problems().first() {
+        None => Ok(Outcome::Passed),
+        Some(problem) => Ok(Outcome::Failed(format!("seed {}: {problem}", ledger.seed))),
+    }
+}
+
+/// A seed short enough to be typed again.
+fn new_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish() >> 32
+}
+
 /// Runs, prints the ledger, and fails unless it is clean.
 pub(crate) fn run(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     let length = Duration::try_from_secs_f64(args.minutes * 60.0)?;
-    let seed = args.seed.unwrap_or_else(|| {
-        use std::hash::{BuildHasher, Hasher};
-        std::collections::hash_map::RandomState::new().build_hasher().finish() >> 32
-    });
+    let seed = args.seed.unwrap_or_else(new_seed);
     eprintln!("soak: {} minutes, seed {seed}", args.minutes);
     let ledger = conductor::run(length, seed, args.plant)?;
     if args.json {

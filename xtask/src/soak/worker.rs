@@ -122,7 +122,7 @@ impl Backings {
     /// How many are still there when they should have been dropped.
     pub(super) fn left(&self) -> u64 {
         let left = || self.0.iter().filter(|backing| backing.strong_count() > 0).count() as u64;
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + Duration::from_secs(2);
         while left() > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(20));
         }
