@@ -17,6 +17,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/orbit-te-memory/src/host.rs", "the owner of a mapping, before it becomes a backing"),
     ("crates/orbit-te-memory/src/region.rs", "copies and addresses inside a backing"),
     ("crates/orbit-te-tcp/src/conn.rs", "hands ranges of leased regions to the socket calls"),
+    ("crates/orbit-te-tcp/src/net.rs", "the trait of streams that send and receive by address"),
     ("crates/orbit-te-tcp/src/transport.rs", "the promises of the transport contract"),
     ("crates/orbit-te-transport/src/transport.rs", "the trait whose promises memory safety rests on"),
     ("crates/orbit-te-transport/src/testing/drive.rs", "submits ops over memory that the harness leases"),

@@ -195,7 +195,8 @@ impl Registry {
         self.len() == 0
     }
 
-    /// The table for a reader that caches its snapshot (`arc_swap::Cache`).
+    /// The table, for a reader that takes a snapshot for each request. Who keeps one keeps the memory of regions that are retired
+    /// meanwhile.
     pub fn table(&self) -> Arc<ArcSwap<RegionTable>> {
         self.table.clone()
     }

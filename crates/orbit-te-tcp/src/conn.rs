@@ -3,13 +3,11 @@
 
 #![allow(unsafe_code)]
 
-use crate::sys::{self, IoRange};
-use mio::net::TcpStream;
+use crate::net::{IoRange, Stream};
 use orbit_te_memory::Lease;
 use orbit_te_wire::{FRAME_BYTES, Frame, WireError};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 
 /// Ranges in one system call: enough to carry many small frames, well under the kernel's limit of 1,024.
 const MAX_RANGES: usize = 64;
@@ -94,10 +92,9 @@ impl Outgoing {
     }
 }
 
-/// A connected, non-blocking socket and its frames.
-pub(crate) struct Conn {
-    stream: TcpStream,
-    fd: RawFd,
+/// A connected, non-blocking stream and its frames.
+pub(crate) struct Conn<S> {
+    stream: S,
     /// Edge-triggered readiness: set by an event, cleared when the kernel has no more.
     readable: bool,
     writable: bool,
@@ -114,12 +111,10 @@ pub(crate) struct Conn {
     front_sent: u64,
 }
 
-impl Conn {
-    pub(crate) fn new(stream: TcpStream, frames: usize) -> Conn {
-        let fd = stream.as_raw_fd();
+impl<S: Stream> Conn<S> {
+    pub(crate) fn new(stream: S, frames: usize) -> Conn<S> {
         Conn {
             stream,
-            fd,
             readable: false,
             writable: false,
             read_closed: false,
@@ -133,7 +128,7 @@ impl Conn {
         }
     }
 
-    pub(crate) fn stream(&mut self) -> &mut TcpStream {
+    pub(crate) fn stream(&mut self) -> &mut S {
         &mut self.stream
     }
 
@@ -221,7 +216,7 @@ impl Conn {
             let (used, offered) = self.gather(&mut ranges);
             // SAFETY: headers are in the outbox, which does not change before the call returns; payloads are covered by
             // the entry's lease, or by the promise of `Transport::submit` for ops in flight.
-            match unsafe { sys::send(self.fd, &mut ranges[..used]) } {
+            match unsafe { self.stream.send(&mut ranges[..used]) } {
                 Ok(sent) => {
                     self.writable = sent == offered;
                     self.note_short(!self.writable);
@@ -312,7 +307,7 @@ impl Conn {
             let asked: usize = ranges[..count].iter().map(IoRange::len).sum();
             // SAFETY: the header and the scratch memory are ours; a payload's address is covered by the lease of the
             // request being served, or by the promise of `Transport::submit` for the op being answered.
-            let got = match unsafe { sys::receive(self.fd, &mut ranges[..count]) } {
+            let got = match unsafe { self.stream.receive(&mut ranges[..count]) } {
                 Ok(0) => {
                     let clean = self.header_got == 0 && matches!(self.inbox, Inbox::Header);
                     return Err(ConnError::Closed { clean });
@@ -344,7 +339,7 @@ impl Conn {
     /// more than what is certain to come.
     fn set_low_water(&mut self) {
         let wanted = if self.wanted() >= 2 * LOW_WATER_BYTES { LOW_WATER_BYTES } else { 1 };
-        if wanted != self.low_water && sys::set_low_water(self.fd, wanted as i32).is_ok() {
+        if wanted != self.low_water && self.stream.set_low_water(wanted as u32).is_ok() {
             self.low_water = wanted;
         }
     }

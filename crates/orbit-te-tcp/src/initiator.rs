@@ -2,14 +2,14 @@
 //! write that may still be under way on a broken lane is told to be over only once the target has fenced that lane, or can't be
 //! asked.
 
+use crate::address::TRANSPORT;
 use crate::conn::{Conn, ConnError, Received};
 use crate::lane::{Asked, Asking, Lane, Pending, Role};
 use crate::link::{FenceWait, LaneSlot, Place};
+use crate::net::{Net, Stream};
 use crate::opening::{Expect, OpeningReader};
 use crate::ops::OpSlot;
 use crate::transport::{TcpTransport, lands_here, part_limit};
-use crate::{address::TRANSPORT, socket};
-use mio::{Interest, Token};
 use orbit_te_transport::{Event, OpError, OpErrorCode, OpKind, TransportError};
 use orbit_te_wire::negotiate;
 use orbit_te_wire::{
@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Frames handled on one lane before others get their turn.
 const SERVE_FRAMES: usize = 256;
 
-impl TcpTransport {
+impl<N: Net> TcpTransport<N> {
     /// Does what is due on a link: makes lanes, gives up fences and ops that waited too long.
     pub(crate) fn link_timers(&mut self, slot: u32, now: Instant) {
         let Some(link) = self.link_mut(slot) else { return };
@@ -70,16 +70,13 @@ impl TcpTransport {
         let Some(link) = self.link_mut(link_slot) else { return Ok(()) };
         let address = link.next_address();
         let mut stream =
-            mio::net::TcpStream::connect(address).map_err(io(format!("connecting to {address}")))?;
-        socket::prepare(&stream, &address, &self.config)
-            .map_err(io(format!("setting up a lane to {address}")))?;
-        let number = getrandom::u32().map_err(|e| TransportError::Unavailable {
+            self.net.connect(address, &self.config).map_err(io(format!("connecting to {address}")))?;
+        let number = self.net.lane_number().map_err(|e| TransportError::Unavailable {
             transport: TRANSPORT,
             reason: format!("no random bytes: {e}"),
         })?;
         let lane = self.lanes.reserve();
-        let both = Interest::READABLE | Interest::WRITABLE;
-        if let Err(source) = self.poll.registry().register(&mut stream, Token(lane), both) {
+        if let Err(source) = self.net.register(&mut stream, lane) {
             self.lanes.release(lane);
             return Err(TransportError::Io { what: "registering a lane".into(), source });
         }
@@ -96,7 +93,11 @@ impl TcpTransport {
     }
 
     /// Goes on with a lane that is being made.
-    pub(crate) fn serve_opening(&mut self, slot: LaneSlot, lane: &mut Lane) -> Result<(), TransportError> {
+    pub(crate) fn serve_opening(
+        &mut self,
+        slot: LaneSlot,
+        lane: &mut Lane<N::Stream>,
+    ) -> Result<(), TransportError> {
         let Role::Opening { link, place, number, said_hello, reader, .. } = &mut lane.role else {
             return Ok(());
         };
@@ -116,13 +117,8 @@ impl TcpTransport {
         };
         let stream = lane.conn.stream();
         if !*said_hello {
-            if let Some(error) = stream.take_error().map_err(io("making a data lane"))? {
-                return Err(io("making a data lane")(error));
-            }
-            match stream.peer_addr() {
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::NotConnected => return Ok(()),
-                Err(e) => return Err(io("making a data lane")(e)),
+            if !stream.connected().map_err(io("making a data lane"))? {
+                return Ok(());
             }
             // A hello of some hundred bytes always fits into the buffer of a new socket.
             stream.write_all(&hello.encode()?).map_err(io("saying hello on a data lane"))?;
@@ -249,7 +245,7 @@ impl TcpTransport {
     }
 
     /// Takes answers.
-    pub(crate) fn serve_asking(&mut self, lane: &mut Lane) -> Result<(), TransportError> {
+    pub(crate) fn serve_asking(&mut self, lane: &mut Lane<N::Stream>) -> Result<(), TransportError> {
         lane.conn.flush()?;
         let Role::Asking(asking) = &mut lane.role else { return Ok(()) };
         for _ in 0..SERVE_FRAMES {
@@ -291,7 +287,7 @@ impl TcpTransport {
         frame: &Frame,
         front: &Pending,
         asking: &mut Asking,
-        conn: &mut Conn,
+        conn: &mut Conn<N::Stream>,
     ) -> Result<(), ConnError> {
         let error = OpError::from_status(frame.status);
         match (frame.op, front.what) {
@@ -360,7 +356,13 @@ impl TcpTransport {
     }
 
     /// A lane with requests broke: each of them fails, writes that may be under way only after a fence.
-    pub(crate) fn asking_broke(&mut self, asking: Asking, conn: Conn, error: TransportError, now: Instant) {
+    pub(crate) fn asking_broke(
+        &mut self,
+        asking: Asking,
+        conn: Conn<N::Stream>,
+        error: TransportError,
+        now: Instant,
+    ) {
         let code = match &error {
             TransportError::Wire(_) => OpErrorCode::Protocol,
             _ => OpErrorCode::LinkBroken,
@@ -546,7 +548,7 @@ impl TcpTransport {
         let has = |asking: &Asking| {
             asking.pending.iter().any(|p| matches!(p.what, Asked::Part { op, .. } if ops.contains(&op)))
         };
-        let hit = |(slot, lane): (LaneSlot, &Lane)| {
+        let hit = |(slot, lane): (LaneSlot, &Lane<N::Stream>)| {
             if let Role::Asking(asking) = &lane.role { has(asking).then_some(slot) } else { None }
         };
         self.lanes.iter().filter_map(hit).collect()

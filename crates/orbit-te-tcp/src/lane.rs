@@ -3,6 +3,7 @@
 
 use crate::conn::Conn;
 use crate::link::LaneSlot;
+use crate::net::Stream;
 use crate::opening::OpeningReader;
 use crate::ops::OpSlot;
 use orbit_te_memory::Lease;
@@ -92,14 +93,14 @@ pub(crate) enum Role {
 }
 
 /// One lane.
-pub(crate) struct Lane {
-    pub(crate) conn: Conn,
+pub(crate) struct Lane<S> {
+    pub(crate) conn: Conn<S>,
     pub(crate) role: Role,
     /// Whether it stands in the list of lanes to be served.
     pub(crate) listed: bool,
 }
 
-impl Lane {
+impl<S: Stream> Lane<S> {
     /// Whether serving it now would bring anything. Lanes that are being made wait for their next event.
     pub(crate) fn is_ready(&self) -> bool {
         match &self.role {
@@ -117,13 +118,16 @@ impl Lane {
 }
 
 /// The transport's lanes by slot.
-#[derive(Default)]
-pub(crate) struct Lanes {
-    slots: Vec<Option<Lane>>,
+pub(crate) struct Lanes<S> {
+    slots: Vec<Option<Lane<S>>>,
     free: Vec<LaneSlot>,
 }
 
-impl Lanes {
+impl<S> Lanes<S> {
+    pub(crate) fn new() -> Lanes<S> {
+        Lanes { slots: Vec::new(), free: Vec::new() }
+    }
+
     /// Reserves a slot; fill it by [`Lanes::put`] or give it back by [`Lanes::release`].
     pub(crate) fn reserve(&mut self) -> LaneSlot {
         self.free.pop().unwrap_or_else(|| {
@@ -132,12 +136,12 @@ impl Lanes {
         })
     }
 
-    pub(crate) fn put(&mut self, slot: LaneSlot, lane: Lane) {
+    pub(crate) fn put(&mut self, slot: LaneSlot, lane: Lane<S>) {
         self.slots[slot] = Some(lane);
     }
 
     /// Takes a lane out while it is served; it is put back, or its slot released.
-    pub(crate) fn take(&mut self, slot: LaneSlot) -> Option<Lane> {
+    pub(crate) fn take(&mut self, slot: LaneSlot) -> Option<Lane<S>> {
         self.slots.get_mut(slot)?.take()
     }
 
@@ -146,11 +150,11 @@ impl Lanes {
         self.free.push(slot);
     }
 
-    pub(crate) fn get_mut(&mut self, slot: LaneSlot) -> Option<&mut Lane> {
+    pub(crate) fn get_mut(&mut self, slot: LaneSlot) -> Option<&mut Lane<S>> {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneSlot, &Lane)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneSlot, &Lane<S>)> {
         self.slots.iter().enumerate().filter_map(|(slot, lane)| lane.as_ref().map(|l| (slot, l)))
     }
 }

@@ -2,13 +2,14 @@
 //! a bounded time, and delays nobody else.
 
 use crate::config::TcpConfig;
+use crate::net::Stream;
 use crate::opening::{Expect, OpeningError, OpeningReader};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use orbit_te_transport::TransportError;
 use orbit_te_wire::negotiate::{self, Terms};
 use orbit_te_wire::{Hello, HelloReply, Limits, WireError};
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,9 +25,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection whose hello was read and whose terms are agreed, and that still waits for its answer.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct Incoming<S = TcpStream> {
     /// The connection, non-blocking.
-    pub stream: TcpStream,
+    pub stream: S,
     /// Where it comes from.
     pub from: SocketAddr,
     /// What it said.
@@ -35,7 +36,7 @@ pub struct Incoming {
     pub terms: Terms,
 }
 
-impl Incoming {
+impl<S: Stream> Incoming<S> {
     /// Refuses it with words for the other side.
     pub fn refuse(mut self, reason: &str) {
         tracing::debug!(from = %self.from, reason, "connection refused");
@@ -216,7 +217,7 @@ impl Listener {
 }
 
 /// Says no, as far as the socket takes it at once.
-pub(crate) fn refuse(stream: &mut TcpStream, reason: &str) {
+pub(crate) fn refuse(stream: &mut impl Stream, reason: &str) {
     let reply = HelloReply::Refused { reason: reason.to_string() };
     if let Ok(bytes) = reply.encode() {
         // The connection is dropped either way; a peer that does not read its answer loses only the words.

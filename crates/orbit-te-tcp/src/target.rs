@@ -4,10 +4,9 @@
 use crate::conn::{Conn, ConnError, Received};
 use crate::lane::{Answering, Landing, Lane, Role};
 use crate::listener::{Incoming, refuse};
-use crate::socket;
+use crate::net::Net;
 use crate::sys;
 use crate::transport::TcpTransport;
-use mio::{Interest, Token};
 use orbit_te_memory::registry::admit;
 use orbit_te_memory::{Access, AdmitError, Lease, Request};
 use orbit_te_transport::TransportError;
@@ -21,14 +20,14 @@ const SERVE_FRAMES: usize = 256;
 const FLUSH_FRAMES: usize = 32;
 const FLUSH_BYTES: u64 = 256 * 1024;
 
-impl TcpTransport {
+impl<N: Net> TcpTransport<N> {
     /// Takes a peer's lane that a [`crate::Listener`] has let in, answers its hello and serves it from now on. All lanes of a
     /// session go to the same transport. The caller has checked that the session may have lanes here.
     ///
     /// # Errors
     /// [`TransportError::Io`] when the socket can't be set up. A lane that breaks a rule (no lane at all, a number that was
     /// used, too many lanes) is refused with words for the peer, and [`TransportError::BadAddress`] says the same here.
-    pub fn adopt(&mut self, incoming: Incoming) -> Result<(), TransportError> {
+    pub fn adopt(&mut self, incoming: Incoming<N::Stream>) -> Result<(), TransportError> {
         let Incoming { mut stream, from, hello, terms } = incoming;
         let mut no = |reason: &str| {
             refuse(&mut stream, reason);
@@ -48,7 +47,7 @@ impl TcpTransport {
             return no("the session has as many lanes as were agreed");
         }
         let io = |what: &'static str| move |source| TransportError::Io { what: what.to_string(), source };
-        socket::prepare(&stream, &from, &self.config).map_err(io("setting up a peer's lane"))?;
+        self.net.adopt(&stream, from, &self.config).map_err(io("setting up a peer's lane"))?;
         let reply = HelloReply::Accepted {
             version: terms.version,
             peer: self.identity.peer,
@@ -61,8 +60,7 @@ impl TcpTransport {
         // An answer of some hundred bytes always fits into the buffer of a new socket.
         stream.write_all(&reply.encode()?).map_err(io("answering a lane's hello"))?;
         let slot = self.lanes.reserve();
-        let both = Interest::READABLE | Interest::WRITABLE;
-        if let Err(source) = self.poll.registry().register(&mut stream, Token(slot), both) {
+        if let Err(source) = self.net.register(&mut stream, slot) {
             self.lanes.release(slot);
             return Err(TransportError::Io { what: "registering a peer's lane".into(), source });
         }
@@ -100,7 +98,11 @@ impl TcpTransport {
     }
 
     /// Takes requests.
-    pub(crate) fn serve_answering(&mut self, lane: &mut Lane) -> Result<(), TransportError> {
+    pub(crate) fn serve_answering(
+        &mut self,
+        lane: &mut Lane<N::Stream>,
+        now: Instant,
+    ) -> Result<(), TransportError> {
         let Role::Answering(answering) = &mut lane.role else { return Ok(()) };
         let conn = &mut lane.conn;
         conn.flush()?;
@@ -116,7 +118,7 @@ impl TcpTransport {
             }
             match conn.receive(&mut self.scratch)? {
                 Received::Nothing => break,
-                Received::Frame(frame) => bytes += self.take_request(frame, answering, conn)?,
+                Received::Frame(frame) => bytes += self.take_request(frame, answering, conn, now)?,
                 Received::Payload => {
                     if let Some(landing) = answering.landing.take() {
                         conn.push(&landing.frame.answer(FrameOp::WriteDone, landing.status), 0, 0, None);
@@ -144,7 +146,8 @@ impl TcpTransport {
         &mut self,
         frame: Frame,
         answering: &mut Answering,
-        conn: &mut Conn,
+        conn: &mut Conn<N::Stream>,
+        now: Instant,
     ) -> Result<u64, ConnError> {
         let over_limit = frame.length > answering.limits.payload_bytes;
         match frame.op {
@@ -195,7 +198,7 @@ impl TcpTransport {
                 if number == answering.number {
                     return Err(ConnError::Unexpected("a lane asked to fence itself"));
                 }
-                self.fence(answering.session, number)?;
+                self.fence(answering.session, number, now)?;
                 conn.push(&frame.answer(FrameOp::FenceDone, Status::Ok), 0, 0, None);
                 return Ok(0);
             }
@@ -215,18 +218,18 @@ impl TcpTransport {
             length: frame.length,
             access,
         };
-        admit(self.regions.load(), &request)
+        admit(&self.regions.load(), &request)
     }
 
     /// Closes a lane of the session, and never takes its number again.
-    fn fence(&mut self, session: SessionId, number: u32) -> Result<(), ConnError> {
+    fn fence(&mut self, session: SessionId, number: u32, now: Instant) -> Result<(), ConnError> {
         let Some(known) = self.sessions.get_mut(&session) else { return Ok(()) };
         if known.fenced.len() >= MAX_FENCED {
             return Err(ConnError::Unexpected("too many lanes of one session were fenced"));
         }
         known.fenced.insert(number);
         if let Some(slot) = known.lanes.remove(&number) {
-            self.close_answering(slot, Instant::now());
+            self.close_answering(slot, now);
         }
         Ok(())
     }

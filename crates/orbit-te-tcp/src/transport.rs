@@ -7,9 +7,9 @@ use crate::address::{TRANSPORT, TcpAddress};
 use crate::config::{Identity, TcpConfig};
 use crate::lane::{Asked, Lane, Lanes, Role};
 use crate::link::{LaneSlot, Link};
+use crate::net::{Net, Os};
 use crate::ops::{OpSlot, OpTable};
-use arc_swap::{ArcSwap, Cache};
-use mio::{Events, Poll};
+use arc_swap::ArcSwap;
 use orbit_te_memory::{KindSet, RegionTable, Registry};
 use orbit_te_transport::{
     Arm, Capabilities, Completion, Event, LinkId, Op, OpError, OpErrorCode, OpKind, Progress, Token,
@@ -17,9 +17,8 @@ use orbit_te_transport::{
 };
 use orbit_te_wire::limits::MAX_PAYLOAD_BYTES;
 use orbit_te_wire::{PeerId, SessionId};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,14 +30,14 @@ const SHORT_RETRY: Duration = Duration::from_millis(1);
 /// A timer that is late by more than this tells that the process was stopped; its peers then get this long to be heard.
 const VERY_LATE: Duration = Duration::from_secs(1);
 const EXCUSE: Duration = Duration::from_millis(250);
-/// Events taken from the kernel at once.
-const EVENTS: usize = 256;
+/// Lanes that may have something to do before their lists grow.
+const LANES: usize = 256;
 
 /// What is known about a session whose lanes we answer.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     /// Lanes by number.
-    pub(crate) lanes: HashMap<u32, LaneSlot>,
+    pub(crate) lanes: BTreeMap<u32, LaneSlot>,
     /// Numbers that were fenced, and may not come again.
     pub(crate) fenced: HashSet<u32>,
 }
@@ -52,17 +51,17 @@ struct LinkEntry {
 ///
 /// One object serves both sides: it makes lanes to peers ([`Transport::connect`]) and answers the lanes of peers
 /// ([`TcpTransport::adopt`]). It owns no thread; whoever owns it polls it.
-pub struct TcpTransport {
+pub struct TcpTransport<N: Net = Os> {
     pub(crate) config: TcpConfig,
     pub(crate) identity: Identity,
-    pub(crate) regions: Cache<Arc<ArcSwap<RegionTable>>, Arc<RegionTable>>,
-    pub(crate) poll: Poll,
-    events: Events,
-    pub(crate) lanes: Lanes,
+    /// Looked at anew for each request: a snapshot that is kept would keep the memory of retired regions.
+    pub(crate) regions: Arc<ArcSwap<RegionTable>>,
+    pub(crate) net: N,
+    pub(crate) lanes: Lanes<N::Stream>,
     links: Vec<LinkEntry>,
     free_links: Vec<u32>,
     pub(crate) ops: OpTable,
-    pub(crate) sessions: HashMap<SessionId, Session>,
+    pub(crate) sessions: BTreeMap<SessionId, Session>,
     /// Lanes with something to do.
     to_serve: VecDeque<LaneSlot>,
     /// Lanes whose last call moved less than it might have, to be tried once more before sleeping.
@@ -92,21 +91,26 @@ impl TcpTransport {
         identity: Identity,
         registry: &Registry,
     ) -> Result<TcpTransport, TransportError> {
-        let poll =
-            Poll::new().map_err(|source| TransportError::Io { what: "an event queue".into(), source })?;
+        let os = Os::new().map_err(|source| TransportError::Io { what: "an event queue".into(), source })?;
+        Ok(TcpTransport::over(os, config, identity, registry))
+    }
+}
+
+impl<N: Net> TcpTransport<N> {
+    /// A transport over this network, that answers requests for the regions of this registry.
+    pub fn over(net: N, config: TcpConfig, identity: Identity, registry: &Registry) -> TcpTransport<N> {
         let config = config.bounded();
         let max_ops = config.max_ops.max(1);
-        Ok(TcpTransport {
-            regions: Cache::new(registry.table()),
-            poll,
-            events: Events::with_capacity(EVENTS),
-            lanes: Lanes::default(),
+        TcpTransport {
+            regions: registry.table(),
+            net,
+            lanes: Lanes::new(),
             links: Vec::new(),
             free_links: Vec::new(),
             ops: OpTable::new(max_ops),
-            sessions: HashMap::new(),
-            to_serve: VecDeque::with_capacity(EVENTS),
-            short: Vec::with_capacity(EVENTS),
+            sessions: BTreeMap::new(),
+            to_serve: VecDeque::with_capacity(LANES),
+            short: Vec::with_capacity(LANES),
             to_pump: Vec::with_capacity(16),
             pumping: Vec::with_capacity(16),
             done: VecDeque::with_capacity(max_ops as usize),
@@ -118,7 +122,7 @@ impl TcpTransport {
             closed: false,
             config,
             identity,
-        })
+        }
     }
 
     pub(crate) fn link_mut(&mut self, slot: u32) -> Option<&mut Link> {
@@ -184,25 +188,20 @@ impl TcpTransport {
     }
 
     fn take_events(&mut self) {
-        // An interrupted call found nothing; a failing one will fail again, and lanes then end by their deadlines.
-        if self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_err() {
-            return;
-        }
-        for event in &self.events {
-            let slot = event.token().0;
-            if let Some(lane) = self.lanes.get_mut(slot) {
-                let failed = event.is_error();
+        let TcpTransport { net, lanes, to_serve, .. } = self;
+        net.take_ready(|slot, event| {
+            if let Some(lane) = lanes.get_mut(slot) {
                 lane.conn.ready(
-                    event.is_readable() || failed,
-                    event.is_writable() || failed,
-                    event.is_read_closed() || failed,
+                    event.readable || event.failed,
+                    event.writable || event.failed,
+                    event.read_closed || event.failed,
                 );
                 if !lane.listed {
                     lane.listed = true;
-                    self.to_serve.push_back(slot);
+                    to_serve.push_back(slot);
                 }
             }
-        }
+        });
     }
 
     fn serve(&mut self, slot: LaneSlot, now: Instant) {
@@ -211,7 +210,7 @@ impl TcpTransport {
         let result = match &lane.role {
             Role::Opening { .. } => self.serve_opening(slot, &mut lane),
             Role::Asking(_) => self.serve_asking(&mut lane),
-            Role::Answering(_) => self.serve_answering(&mut lane),
+            Role::Answering(_) => self.serve_answering(&mut lane, now),
         };
         match result {
             Ok(()) => {
@@ -230,9 +229,14 @@ impl TcpTransport {
     }
 
     /// Ends a lane that is taken out of the table.
-    pub(crate) fn lane_broke(&mut self, slot: LaneSlot, mut lane: Lane, error: TransportError, now: Instant) {
-        // Dropping the socket closes it; deregistering first is mio's rule, and a failure only leaves a dead entry.
-        let _ = self.poll.registry().deregister(lane.conn.stream());
+    pub(crate) fn lane_broke(
+        &mut self,
+        slot: LaneSlot,
+        mut lane: Lane<N::Stream>,
+        error: TransportError,
+        now: Instant,
+    ) {
+        self.net.deregister(lane.conn.stream());
         self.lanes.release(slot);
         let Lane { conn, role, .. } = lane;
         match role {
@@ -322,7 +326,7 @@ impl TcpTransport {
 // lane's parts are given up only with its socket, or by withdrawing the frame, or by turning the inbox to scratch memory.
 // (4) Ops are failed by their own link's lanes only; `Cancelled` is given out only when every part was answered or its lane
 // was closed and fenced.
-unsafe impl Transport for TcpTransport {
+unsafe impl<N: Net> Transport for TcpTransport<N> {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             name: TRANSPORT,
@@ -438,7 +442,7 @@ unsafe impl Transport for TcpTransport {
         if due || listed || !self.done.is_empty() || !self.news.is_empty() {
             return Arm::Ready;
         }
-        Arm::Sleep { fd: Some(self.poll.as_raw_fd()), until: self.next_timer }
+        Arm::Sleep { fd: self.net.descriptor(), until: self.next_timer }
     }
 
     fn disconnect(&mut self, link: LinkId, now: Instant) {

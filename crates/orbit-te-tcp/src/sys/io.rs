@@ -4,10 +4,10 @@
 use std::io;
 use std::os::fd::RawFd;
 
-/// A range of addresses for the kernel, laid out as its `iovec`.
-#[derive(Clone, Copy)]
+/// A range of addresses for the network, laid out as the kernel's `iovec`.
+#[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct IoRange(libc::iovec);
+pub struct IoRange(libc::iovec);
 
 impl IoRange {
     pub(crate) const EMPTY: IoRange = IoRange(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
@@ -26,8 +26,19 @@ impl IoRange {
         IoRange::new(bytes.as_mut_ptr() as u64, bytes.len())
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Where it begins.
+    pub fn address(&self) -> u64 {
+        self.0.iov_base as u64
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
         self.0.iov_len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.iov_len == 0
     }
 }
 
@@ -44,7 +55,7 @@ fn message(ranges: &mut [IoRange]) -> libc::msghdr {
 /// # Safety
 /// Every range is readable for the length of the call, or the kernel answers `EFAULT`; ranges over a region are covered
 /// by a lease.
-pub(crate) unsafe fn send(fd: RawFd, ranges: &mut [IoRange]) -> io::Result<usize> {
+pub(super) unsafe fn send(fd: RawFd, ranges: &mut [IoRange]) -> io::Result<usize> {
     let message = message(ranges);
     // SAFETY: the message points to `ranges`, whose entries the caller vouches for; the kernel only reads them.
     let n = unsafe { libc::sendmsg(fd, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
@@ -56,7 +67,7 @@ pub(crate) unsafe fn send(fd: RawFd, ranges: &mut [IoRange]) -> io::Result<usize
 /// # Safety
 /// Every range is writable for the length of the call, or the kernel answers `EFAULT`; ranges over a region are covered
 /// by a lease.
-pub(crate) unsafe fn receive(fd: RawFd, ranges: &mut [IoRange]) -> io::Result<usize> {
+pub(super) unsafe fn receive(fd: RawFd, ranges: &mut [IoRange]) -> io::Result<usize> {
     if let [one] = ranges {
         // SAFETY: the caller vouches for the range; a plain receive is a little cheaper than a message.
         let n = unsafe { libc::recv(fd, one.0.iov_base, one.0.iov_len, libc::MSG_DONTWAIT) };
@@ -69,7 +80,7 @@ pub(crate) unsafe fn receive(fd: RawFd, ranges: &mut [IoRange]) -> io::Result<us
 }
 
 /// Sets how many bytes must have come before the socket is called readable.
-pub(crate) fn set_low_water(fd: RawFd, bytes: i32) -> io::Result<()> {
+pub(super) fn set_low_water(fd: RawFd, bytes: i32) -> io::Result<()> {
     let size = size_of::<i32>() as libc::socklen_t;
     let value: *const i32 = &bytes;
     // SAFETY: the option's value is an `int` that lives for the length of the call.

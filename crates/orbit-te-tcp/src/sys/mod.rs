@@ -4,5 +4,8 @@
 #![allow(unsafe_code)]
 
 mod io;
+mod os;
 
-pub(crate) use io::{IoRange, is_readable, receive, send, set_low_water};
+pub use io::IoRange;
+pub(crate) use io::is_readable;
+pub use os::Os;

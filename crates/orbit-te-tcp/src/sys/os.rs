@@ -1,0 +1,112 @@
+//! The network of the operating system: mio's event queue, and socket calls by address. Rule: adds nothing to a socket call but
+//! the call.
+
+use super::io;
+use super::io::IoRange;
+use crate::config::TcpConfig;
+use crate::net::{Net, Ready, Stream};
+use crate::socket;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use std::io::{Error, ErrorKind, Result};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+/// Events taken from the kernel at once.
+const EVENTS: usize = 256;
+
+/// The network of the operating system.
+#[derive(Debug)]
+pub struct Os {
+    poll: Poll,
+    events: Events,
+}
+
+impl Os {
+    /// An event queue of its own.
+    ///
+    /// # Errors
+    /// When the system gives none.
+    pub fn new() -> Result<Os> {
+        Ok(Os { poll: Poll::new()?, events: Events::with_capacity(EVENTS) })
+    }
+}
+
+impl Net for Os {
+    type Stream = TcpStream;
+
+    fn connect(&mut self, to: SocketAddr, config: &TcpConfig) -> Result<TcpStream> {
+        let stream = TcpStream::connect(to)?;
+        socket::prepare(&stream, &to, config)?;
+        Ok(stream)
+    }
+
+    fn adopt(&mut self, stream: &TcpStream, from: SocketAddr, config: &TcpConfig) -> Result<()> {
+        socket::prepare(stream, &from, config)
+    }
+
+    fn register(&mut self, stream: &mut TcpStream, slot: usize) -> Result<()> {
+        self.poll.registry().register(stream, Token(slot), Interest::READABLE | Interest::WRITABLE)
+    }
+
+    fn deregister(&mut self, stream: &mut TcpStream) {
+        // A failure only leaves a dead entry, until the socket is closed.
+        let _ = self.poll.registry().deregister(stream);
+    }
+
+    fn take_ready(&mut self, mut each: impl FnMut(usize, Ready)) {
+        // An interrupted call found nothing; a failing one will fail again, and lanes then end by their deadlines.
+        if self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_err() {
+            return;
+        }
+        for event in &self.events {
+            let ready = Ready {
+                readable: event.is_readable(),
+                writable: event.is_writable(),
+                read_closed: event.is_read_closed(),
+                failed: event.is_error(),
+            };
+            each(event.token().0, ready);
+        }
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.poll.as_raw_fd())
+    }
+
+    fn lane_number(&mut self) -> Result<u32> {
+        getrandom::u32().map_err(Error::from)
+    }
+}
+
+impl Stream for TcpStream {
+    unsafe fn send(&mut self, ranges: &mut [IoRange]) -> Result<usize> {
+        // SAFETY: the caller's promise, handed on.
+        unsafe { io::send(self.as_raw_fd(), ranges) }
+    }
+
+    unsafe fn receive(&mut self, ranges: &mut [IoRange]) -> Result<usize> {
+        // SAFETY: the caller's promise, handed on.
+        unsafe { io::receive(self.as_raw_fd(), ranges) }
+    }
+
+    fn set_low_water(&mut self, bytes: u32) -> Result<()> {
+        io::set_low_water(self.as_raw_fd(), i32::try_from(bytes).unwrap_or(i32::MAX))
+    }
+
+    fn connected(&mut self) -> Result<bool> {
+        if let Some(error) = self.take_error()? {
+            return Err(error);
+        }
+        match self.peer_addr() {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::NotConnected => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn shutdown(&mut self, how: Shutdown) -> Result<()> {
+        TcpStream::shutdown(self, how)
+    }
+}
