@@ -9,8 +9,8 @@ use crate::lane::{Asked, Lane, Lanes, Role};
 use crate::link::{LaneSlot, Link};
 use crate::net::{Net, Os};
 use crate::ops::{OpSlot, OpTable};
-use arc_swap::{ArcSwap, Cache};
-use orbit_te_memory::{KindSet, RegionTable, Registry};
+use arc_swap::ArcSwap;
+use orbit_te_memory::{Grants, KindSet, RegionTable, Registry};
 use orbit_te_transport::{
     Arm, Capabilities, Completion, Event, LinkId, Op, OpError, OpErrorCode, OpKind, Progress, Token,
     Transport, TransportError,
@@ -54,7 +54,9 @@ struct LinkEntry {
 pub struct TcpTransport<N: Net = Os> {
     pub(crate) config: TcpConfig,
     pub(crate) identity: Identity,
-    pub(crate) regions: Cache<Arc<ArcSwap<RegionTable>>, Arc<RegionTable>>,
+    /// Looked at anew for each request: a kept snapshot would keep the memory of regions that were withdrawn.
+    pub(crate) regions: Arc<ArcSwap<RegionTable>>,
+    pub(crate) grants: Arc<Grants>,
     pub(crate) net: N,
     pub(crate) lanes: Lanes<N::Stream>,
     links: Vec<LinkEntry>,
@@ -101,7 +103,8 @@ impl<N: Net> TcpTransport<N> {
         let config = config.bounded();
         let max_ops = config.max_ops.max(1);
         TcpTransport {
-            regions: Cache::new(registry.table()),
+            regions: registry.table(),
+            grants: registry.grants().clone(),
             net,
             lanes: Lanes::new(),
             links: Vec::new(),
