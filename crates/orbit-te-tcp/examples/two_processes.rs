@@ -31,11 +31,14 @@ fn main() -> Result<()> {
 fn target(mib: usize) -> Result<()> {
     let (registry, domain, me) = (Registry::new(), TcpDomain, Identity::random()?);
     let region = registry.register(HostBuffer::new(mib << 20)?.into_backing(), Access::SHARED)?;
-    let registered = domain.register(&region)?;
+    domain.register(&region)?;
 
     let mut listener = Listener::bind("127.0.0.1:0".parse()?, &TcpConfig::default())?;
     let mut transport = TcpTransport::new(TcpConfig::default(), me, &registry)?;
-    let key = TransportKey { transport: domain.name().to_string(), bytes: registered.remote };
+    let key = TransportKey {
+        transport: domain.name().to_string(),
+        bytes: domain.remote_key(&region, region.key()),
+    };
     let token = SegmentToken {
         peer: me.peer,
         incarnation: me.incarnation,
@@ -110,7 +113,7 @@ fn run(
     region: &Region,
     remote: RemoteSpan,
 ) -> Result<Duration> {
-    let key = domain.register(region)?.local;
+    let key = domain.register(region)?;
     let lease = region.lease()?;
     let local: LocalSpan = region.whole().span(key);
     let op = Op { kind, link, local, remote, token: Token(1) };

@@ -83,7 +83,7 @@ struct Outgoing {
     address: u64,
     length: u64,
     /// Keeps the payload's region until the kernel has taken the bytes; the initiating side's ops have their own.
-    _lease: Option<Lease>,
+    lease: Option<Lease>,
 }
 
 impl Outgoing {
@@ -161,13 +161,12 @@ impl<S: Stream> Conn<S> {
 
     /// Queues a frame with the payload at this address, if `length` is not zero.
     pub(crate) fn push(&mut self, frame: &Frame, address: u64, length: u64, lease: Option<Lease>) {
-        self.outbox.push_back(Outgoing {
-            header: frame.encode(),
-            id: frame.id,
-            address,
-            length,
-            _lease: lease,
-        });
+        self.outbox.push_back(Outgoing { header: frame.encode(), id: frame.id, address, length, lease });
+    }
+
+    /// The leases of what waits to be sent.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.outbox.iter().filter_map(|out| out.lease.as_ref())
     }
 
     /// Takes a frame back that has not begun to be sent.

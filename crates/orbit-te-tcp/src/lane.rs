@@ -6,10 +6,11 @@ use crate::link::LaneSlot;
 use crate::net::Stream;
 use crate::opening::OpeningReader;
 use crate::ops::OpSlot;
-use orbit_te_memory::Lease;
+use orbit_te_memory::{Holder, Lease};
 use orbit_te_transport::OpKind;
 use orbit_te_wire::{Frame, Limits, SessionId, Status};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A request that waits for its answer.
@@ -79,6 +80,8 @@ pub(crate) struct Answering {
     pub(crate) session: SessionId,
     pub(crate) number: u32,
     pub(crate) limits: Limits,
+    /// What the session may reach beside regions whose own key it has.
+    pub(crate) holder: Arc<Holder>,
     pub(crate) landing: Option<Landing>,
 }
 
@@ -114,6 +117,15 @@ impl<S: Stream> Lane<S> {
                 self.conn.can_send() || (self.conn.can_receive() && !deaf)
             }
         }
+    }
+}
+
+impl<S: Stream> Lane<S> {
+    /// Whether a request of this lane holds such a lease: a write whose payload is under way, or an answer that was not taken.
+    pub(crate) fn holds(&self, which: &dyn Fn(&Lease) -> bool) -> bool {
+        let Role::Answering(Answering { landing, .. }) = &self.role else { return false };
+        let landing = landing.as_ref().and_then(|landing| landing.lease.as_ref());
+        landing.into_iter().chain(self.conn.leases()).any(which)
     }
 }
 

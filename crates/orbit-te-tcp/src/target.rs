@@ -66,7 +66,9 @@ impl<N: Net> TcpTransport<N> {
         }
         tracing::debug!(peer = %hello.peer, %session, lane = number, %from, "a peer's lane");
         let conn = Conn::new(stream, terms.limits.lane_requests as usize + 1);
-        let role = Role::Answering(Answering { session, number, limits: terms.limits, landing: None });
+        let holder = self.grants.of(session);
+        let role =
+            Role::Answering(Answering { session, number, limits: terms.limits, holder, landing: None });
         self.lanes.put(slot, Lane { conn, role, listed: false });
         self.sessions.entry(session).or_default().lanes.insert(number, slot);
         Ok(())
@@ -78,6 +80,17 @@ impl<N: Net> TcpTransport<N> {
         for slot in known.lanes.into_values() {
             self.close_answering(slot, now);
         }
+    }
+
+    /// Closes the lanes of peers whose requests hold such a lease; how many. Nothing of theirs lands afterwards. For peers that
+    /// stall: the kernel is given no more time to send or receive the rest.
+    pub fn evict(&mut self, which: &dyn Fn(&Lease) -> bool, now: Instant) -> usize {
+        let stalled: Vec<_> =
+            self.lanes.iter().filter(|(_, lane)| lane.holds(which)).map(|(slot, _)| slot).collect();
+        for slot in &stalled {
+            self.close_answering(*slot, now);
+        }
+        stalled.len()
     }
 
     /// How many lanes of peers are served.
@@ -155,7 +168,7 @@ impl<N: Net> TcpTransport<N> {
                 return Err(ConnError::Unexpected("a write is longer than the agreed limit"));
             }
             FrameOp::Write => {
-                let (status, lease) = match self.admit(&frame, Access::REMOTE_WRITE) {
+                let (status, lease) = match self.admit(&frame, Access::REMOTE_WRITE, answering, now) {
                     Ok(lease) => (Status::Ok, Some(lease)),
                     Err(error) => (error.status(), None),
                 };
@@ -173,7 +186,7 @@ impl<N: Net> TcpTransport<N> {
                 let admitted = if over_limit {
                     Err(AdmitError::BadLength)
                 } else {
-                    self.admit(&frame, Access::REMOTE_READ)
+                    self.admit(&frame, Access::REMOTE_READ, answering, now)
                 };
                 match admitted {
                     // The answer says that the bytes follow: for memory that may be gone, that is looked at first.
@@ -209,7 +222,13 @@ impl<N: Net> TcpTransport<N> {
         Ok(frame.length)
     }
 
-    fn admit(&mut self, frame: &Frame, access: Access) -> Result<Lease, AdmitError> {
+    fn admit(
+        &self,
+        frame: &Frame,
+        access: Access,
+        answering: &Answering,
+        now: Instant,
+    ) -> Result<Lease, AdmitError> {
         let request = Request {
             region: frame.region,
             generation: frame.generation,
@@ -218,7 +237,7 @@ impl<N: Net> TcpTransport<N> {
             length: frame.length,
             access,
         };
-        admit(&self.regions.load(), &request)
+        admit(&self.regions.load(), &answering.holder, &request, now)
     }
 
     /// Closes a lane of the session, and never takes its number again.

@@ -10,7 +10,7 @@ use crate::link::{LaneSlot, Link};
 use crate::net::{Net, Os};
 use crate::ops::{OpSlot, OpTable};
 use arc_swap::ArcSwap;
-use orbit_te_memory::{KindSet, RegionTable, Registry};
+use orbit_te_memory::{Grants, KindSet, RegionTable, Registry};
 use orbit_te_transport::{
     Arm, Capabilities, Completion, Event, LinkId, Op, OpError, OpErrorCode, OpKind, Progress, Token,
     Transport, TransportError,
@@ -54,8 +54,9 @@ struct LinkEntry {
 pub struct TcpTransport<N: Net = Os> {
     pub(crate) config: TcpConfig,
     pub(crate) identity: Identity,
-    /// Looked at anew for each request: a snapshot that is kept would keep the memory of retired regions.
+    /// Looked at anew for each request: a kept snapshot would keep the memory of regions that were withdrawn.
     pub(crate) regions: Arc<ArcSwap<RegionTable>>,
+    pub(crate) grants: Arc<Grants>,
     pub(crate) net: N,
     pub(crate) lanes: Lanes<N::Stream>,
     links: Vec<LinkEntry>,
@@ -103,6 +104,7 @@ impl<N: Net> TcpTransport<N> {
         let max_ops = config.max_ops.max(1);
         TcpTransport {
             regions: registry.table(),
+            grants: registry.grants().clone(),
             net,
             lanes: Lanes::new(),
             links: Vec::new(),

@@ -30,6 +30,8 @@ pub enum OpErrorCode {
     AccessDenied,
     /// The region key is wrong.
     BadKey,
+    /// The grant was revoked or has expired at the target.
+    GrantEnded,
     /// The length is zero or over a limit.
     BadLength,
     /// The target could not touch its memory.
@@ -86,6 +88,7 @@ impl OpErrorCode {
             OpErrorCode::Closed => 17,
             OpErrorCode::Unsupported => 18,
             OpErrorCode::LinkBrokenUnfenced => 19,
+            OpErrorCode::GrantEnded => 20,
         }
     }
 
@@ -97,6 +100,7 @@ impl OpErrorCode {
             | OpErrorCode::OutOfRange
             | OpErrorCode::AccessDenied
             | OpErrorCode::BadKey
+            | OpErrorCode::GrantEnded
             | OpErrorCode::BadLength
             | OpErrorCode::RemoteMemoryFault
             | OpErrorCode::LocalMemoryFault
@@ -123,6 +127,9 @@ impl OpErrorCode {
             OpErrorCode::OutOfRange => "the range reaches past the end of the peer's region",
             OpErrorCode::AccessDenied => "the peer's region does not permit this",
             OpErrorCode::BadKey => "the region key is wrong; open the segment again",
+            OpErrorCode::GrantEnded => {
+                "the right to the peer's region was revoked or has expired; open the segment again"
+            }
             OpErrorCode::BadLength => "the length is zero or over the peer's limit",
             OpErrorCode::RemoteMemoryFault => {
                 "the peer could not touch its memory (a served file cut short, or a full disk)"
@@ -183,6 +190,7 @@ impl OpError {
             Status::OutOfRange => OpErrorCode::OutOfRange,
             Status::AccessDenied => OpErrorCode::AccessDenied,
             Status::BadKey => OpErrorCode::BadKey,
+            Status::GrantEnded => OpErrorCode::GrantEnded,
             Status::BadLength => OpErrorCode::BadLength,
             Status::ShuttingDown => OpErrorCode::PeerShuttingDown,
             Status::MemoryFault => OpErrorCode::RemoteMemoryFault,

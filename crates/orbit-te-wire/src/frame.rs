@@ -84,6 +84,8 @@ pub enum Status {
     MemoryFault = 8,
     /// The payload does not carry its checksum.
     Checksum = 9,
+    /// The grant under which the region key was given was revoked, or has expired.
+    GrantEnded = 10,
 }
 
 impl Status {
@@ -99,6 +101,7 @@ impl Status {
             7 => Status::ShuttingDown,
             8 => Status::MemoryFault,
             9 => Status::Checksum,
+            10 => Status::GrantEnded,
             other => return Err(WireError::Unknown { what: "frame status", value: u64::from(other) }),
         })
     }

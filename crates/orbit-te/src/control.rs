@@ -221,6 +221,7 @@ pub(crate) async fn welcome(shared: Weak<Shared>, incoming: Incoming) {
     };
     let heartbeat = strong.config.heartbeat;
     let (session, queue) = Session::new(id, hello.peer, from, terms);
+    strong.registry.grants().begin(id, hello.peer);
     strong.admitted.lock().insert(id, session.clone());
     drop(strong);
     let said = match reply.encode() {
@@ -234,6 +235,7 @@ pub(crate) async fn welcome(shared: Weak<Shared>, incoming: Incoming) {
     }
     if let Some(shared) = shared.upgrade() {
         shared.admitted.lock().remove(&id);
+        shared.registry.grants().end(id);
         shared.drop_session(id);
     }
 }

@@ -7,13 +7,12 @@ use crate::control::{ControlThread, Target};
 use crate::error::Error;
 use crate::notification::Notifications;
 use crate::pending::Pending;
-use crate::region::Region;
 use crate::segment::Segment;
 use crate::serving::{Door, Server};
 use crate::shared::Shared;
 use crate::transfer::Transfer;
 use crate::worker::Worker;
-use orbit_te_memory::{Access, Backing, Domain, Registry};
+use orbit_te_memory::{Domain, Registry};
 use orbit_te_tcp::{Identity, Listener, TcpDomain, TcpTransport};
 use orbit_te_wire::limits::MAX_NAME_BYTES;
 use orbit_te_wire::{PeerId, SegmentToken};
@@ -24,7 +23,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use tokio::sync::mpsc;
 
 struct Threads {
@@ -55,7 +53,7 @@ impl Engine {
     pub(crate) fn start(config: Config) -> Result<Engine, Error> {
         check(&config)?;
         let identity = Identity::random()?;
-        let registry = Registry::new();
+        let registry = Registry::with_limit(config.registration_limit.clone());
         let domains: Vec<Arc<dyn Domain>> = vec![Arc::new(TcpDomain)];
         let listener = config.listen.map(|at| Listener::bind(at, &config.tcp)).transpose()?;
         let addresses = match &listener {
@@ -94,6 +92,7 @@ impl Engine {
             servers,
             control: control.handle.clone(),
             exposed: RwLock::new(HashMap::new()),
+            retention: Arc::default(),
             peers: Mutex::new(Vec::new()),
             opening: Mutex::new(HashMap::new()),
             admitted: Mutex::new(HashMap::new()),
@@ -120,7 +119,7 @@ impl Engine {
         }
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.owner.shared
     }
 
@@ -132,93 +131,6 @@ impl Engine {
     /// Where peers reach it: the first of the addresses that its tokens name; none when it does not listen.
     pub fn address(&self) -> Option<SocketAddr> {
         self.shared().addresses.first().copied()
-    }
-
-    /// Registers memory with all transports, or with none.
-    ///
-    /// # Errors
-    /// [`Error::Memory`].
-    pub fn register(&self, backing: impl Into<Arc<Backing>>, access: Access) -> Result<Region, Error> {
-        let shared = self.shared();
-        let raw = shared.registry.register(backing, access)?;
-        Region::register(raw.clone(), &shared.domains).inspect_err(|_| {
-            // Nobody has had the region, so it has no lease to wait for.
-            let _ = shared.registry.retire(&raw, Duration::ZERO);
-        })
-    }
-
-    /// Withdraws a region: its segments are withdrawn, requests for it are refused from now on, and the call returns when none is
-    /// under way any more, at the latest after `limit`. Blocks.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] when requests are still under way at the limit; the memory is kept until they have ended.
-    pub fn retire(&self, region: &Region, limit: Duration) -> Result<(), Error> {
-        let shared = self.shared();
-        shared.exposed.write().retain(|_, r| r.id() != region.id());
-        shared.registry.retire(&region.raw, limit)?;
-        for (domain, key) in shared.domains.iter().zip(&region.keys.local) {
-            domain.deregister(&region.raw, *key)?;
-        }
-        Ok(())
-    }
-
-    /// Exposes a region to peers under a name, and gives the token by which it can also be reached. The token is good for the life of
-    /// this engine, until the region is retired or revoked; it carries the rights of the region.
-    ///
-    /// # Errors
-    /// [`Error::NameTaken`], [`Error::BadName`], [`Error::Config`] when the region gives peers no right or the engine does not
-    /// listen.
-    pub fn expose(&self, name: &str, region: &Region) -> Result<SegmentToken, Error> {
-        let shared = self.shared();
-        let bad = |why| Err(Error::BadName { name: name.to_string(), why });
-        if name.is_empty() {
-            return bad("it is empty");
-        }
-        if name.len() > MAX_NAME_BYTES {
-            return bad("it has more than 255 bytes");
-        }
-        if name.contains(['@', '\n']) {
-            return bad("`@` and line breaks have a meaning of their own in addresses");
-        }
-        if !region.access().is_remote() {
-            return Err(Error::Config("the region gives peers no right; register it with one".to_string()));
-        }
-        if shared.addresses.is_empty() {
-            return Err(Error::Config(
-                "this engine does not listen, so nobody could reach the segment".to_string(),
-            ));
-        }
-        let token = SegmentToken {
-            peer: shared.identity.peer,
-            incarnation: shared.identity.incarnation,
-            addresses: shared.addresses.clone(),
-            name: name.to_string(),
-            descriptor: region.describe(),
-        };
-        token.validate()?;
-        let mut exposed = shared.exposed.write();
-        if exposed.contains_key(name) {
-            return Err(Error::NameTaken(name.to_string()));
-        }
-        exposed.insert(name.to_string(), region.clone());
-        Ok(token)
-    }
-
-    /// Takes a segment's name back; whether there was one. Peers that have opened it keep their access until the region is retired
-    /// or revoked.
-    pub fn withdraw(&self, name: &str) -> bool {
-        self.shared().exposed.write().remove(name).is_some()
-    }
-
-    /// Makes all that peers know of a region stale, and returns when requests that were under way have ended. Peers open its
-    /// segment again to go on. Blocks.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] when requests are still under way at the limit (descriptors are stale all the same), or the region is
-    /// retired.
-    pub fn revoke(&self, region: &Region, limit: Duration) -> Result<(), Error> {
-        self.shared().registry.revoke(&region.raw, limit)?;
-        Ok(())
     }
 
     /// Opens a peer's segment, by `HOST:PORT/NAME` or by a token. Uses the session with that peer if there is one. By a token,

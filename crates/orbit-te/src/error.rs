@@ -1,7 +1,7 @@
 //! What the engine's calls can answer besides success. Rule: an error names what broke, its first cause and, where there is one,
 //! the remedy.
 
-use orbit_te_memory::MemoryError;
+use orbit_te_memory::{MemoryError, RegistrationError};
 use orbit_te_transport::{OpError, OpErrorCode, TransportError};
 use orbit_te_wire::{PeerId, RefusalCode, WireError};
 use std::net::SocketAddr;
@@ -25,6 +25,9 @@ pub enum Error {
     /// Memory could not be had, registered, reached or retired.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// A batch was not registered; nothing of it is.
+    #[error(transparent)]
+    Registration(#[from] RegistrationError),
     /// A transport could not be opened, or a link not be made.
     #[error(transparent)]
     Transport(#[from] TransportError),

@@ -60,10 +60,13 @@ mod control;
 mod core;
 mod engine;
 mod error;
+mod grants;
 mod notification;
 mod peer;
 mod pending;
 mod region;
+mod registration;
+mod retention;
 mod segment;
 mod serving;
 mod session;
@@ -77,13 +80,18 @@ pub use builder::EngineBuilder;
 pub use config::Config;
 pub use engine::Engine;
 pub use error::{Error, TransferError};
+pub use grants::{ExposeOptions, GrantInfo};
 pub use notification::{Notification, Notifications};
-pub use orbit_te_memory::{Access, Backing, HostBuffer, HostOptions, MemoryError, MemoryKind, PageSize};
+pub use orbit_te_memory::{
+    Access, Backing, ByteLimit, GrantId, HostBuffer, HostOptions, MemoryError, MemoryKind, OverLimit,
+    PageSize, Registration, RegistrationError, RegistrationLimit, Unlimited,
+};
 pub use orbit_te_tcp::TcpConfig;
 pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode};
 pub use orbit_te_wire::{PeerId, RefusalCode, SegmentToken};
 pub use pending::Pending;
 pub use region::{Region, Slice};
+pub use retention::Retained;
 pub use segment::Segment;
 pub use transfer::{Receipt, Transfer};
 

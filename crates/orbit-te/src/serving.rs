@@ -6,10 +6,10 @@ use crate::control;
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::sleeper::Sleeper;
-use orbit_te_memory::Registry;
+use orbit_te_memory::{GrantId, Lease, Registry};
 use orbit_te_tcp::{Identity, Incoming, Listener, TcpTransport};
 use orbit_te_transport::{Arm, Progress, Transport, TransportError};
-use orbit_te_wire::{Role, SessionId};
+use orbit_te_wire::{RegionId, Role, SessionId};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,6 +22,23 @@ const MAX_INBOX: usize = 1024;
 enum Errand {
     Adopt(Box<Incoming>),
     Drop(SessionId),
+    Evict(Held),
+}
+
+/// What a peer may hold by stalling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    Region(RegionId),
+    Grant(GrantId),
+}
+
+impl Held {
+    fn by(self, lease: &Lease) -> bool {
+        match self {
+            Held::Region(region) => lease.region().id() == region,
+            Held::Grant(grant) => lease.grant().is_some_and(|g| g.id() == grant),
+        }
+    }
 }
 
 /// One serving thread, as the others see it.
@@ -76,6 +93,11 @@ impl Server {
         self.send(Errand::Drop(session));
     }
 
+    /// Closes the lanes whose requests hold this.
+    pub(crate) fn evict(&self, held: Held) {
+        self.send(Errand::Evict(held));
+    }
+
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.sleeper.kick();
@@ -122,6 +144,10 @@ impl Server {
                     }
                 }
                 Errand::Drop(session) => transport.drop_session(session, now),
+                Errand::Evict(held) => {
+                    let closed = transport.evict(&|lease| held.by(lease), now);
+                    tracing::warn!(?held, closed, "peers that hold memory beyond its limit lose their lanes");
+                }
             }
         }
         any

@@ -5,24 +5,29 @@ use crate::config::Config;
 use crate::control::{self, Target};
 use crate::core::Command;
 use crate::error::Error;
+use crate::grants::Exposed;
 use crate::notification::Notification;
 use crate::peer::Peer;
-use crate::region::Region;
+use crate::retention::Retention;
 use crate::segment::{Inner, Segment};
-use crate::serving::Server;
+use crate::serving::{Held, Server};
 use crate::session::Session;
 use crate::transfer::{Part, Transfer};
 use crate::worker::Worker;
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_tcp::Identity;
-use orbit_te_wire::{Control, Incarnation, PeerId, RegionDescriptor, SessionId};
+use orbit_te_wire::{Control, Incarnation, PeerId, SessionId};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+
+/// The longest wait for lanes to be closed.
+const EVICTION: Duration = Duration::from_secs(1);
 
 /// Held by whoever calls a peer.
 pub(crate) type Turn = Arc<tokio::sync::Mutex<()>>;
@@ -38,7 +43,8 @@ pub(crate) struct Shared {
     pub(crate) next_worker: AtomicUsize,
     pub(crate) servers: Vec<Arc<Server>>,
     pub(crate) control: Handle,
-    pub(crate) exposed: RwLock<HashMap<String, Region>>,
+    pub(crate) exposed: RwLock<HashMap<String, Exposed>>,
+    pub(crate) retention: Arc<Retention>,
     /// Peers that this side opened a session to.
     pub(crate) peers: Mutex<Vec<Arc<Peer>>>,
     /// For each address that is being called, a lock that is held meanwhile.
@@ -52,10 +58,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn descriptor(&self, name: &str) -> Option<RegionDescriptor> {
-        self.exposed.read().get(name).map(Region::describe)
-    }
-
     pub(crate) fn queue_notification(
         &self,
         session: &Session,
@@ -86,6 +88,13 @@ impl Shared {
         if let Some(server) = self.server_for(session) {
             server.drop_session(session);
         }
+    }
+
+    /// Closes the lanes of peers that hold such memory; how long that may take at most. The serving threads never wait for
+    /// a peer, so it is a matter of their turn.
+    pub(crate) fn evict(&self, held: Held) -> Duration {
+        self.servers.iter().for_each(|server| server.evict(held));
+        EVICTION
     }
 
     /// The lock to hold while somebody is called at this address.

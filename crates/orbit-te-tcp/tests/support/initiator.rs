@@ -44,7 +44,7 @@ impl Initiator {
     pub fn begin(&mut self, kind: OpKind, link: LinkId, local: &Region, remote: &Region, offset: u64) -> u64 {
         self.next += 1;
         let token = self.next;
-        let bytes = TcpDomain.register(remote).unwrap().remote;
+        let bytes = TcpDomain.remote_key(remote, remote.key());
         let keys = vec![TransportKey { transport: TcpDomain.name().to_string(), bytes }];
         let key = TcpDomain.import(&remote.describe(keys)).unwrap();
         let remote = RemoteSpan { offset, key };

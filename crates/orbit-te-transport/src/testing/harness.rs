@@ -191,7 +191,7 @@ impl<'p> Harness<'p> {
     pub fn reimport(&mut self, mem: Mem) {
         let domain = self.here.domain.clone();
         let memory = self.memory(mem);
-        memory.descriptor = memory.region.describe(memory.descriptor.keys.clone());
+        memory.descriptor = Memory::describe(&memory.side, &memory.region);
         let key = must("import the renewed region", domain.import(&memory.descriptor));
         if let Some(old) = memory.remote.replace(key) {
             domain.forget(old);
