@@ -1,5 +1,6 @@
 //! A batch: requests that are submitted together and end together. Rule: it is checked whole, and admitted whole or not at all.
 
+use crate::clock;
 use crate::error::{Error, TransferError};
 use crate::region::Slice;
 use crate::segment::Segment;
@@ -130,7 +131,7 @@ fn announce(shared: &Arc<Shared>, to: Segment, name: String, payload: Vec<u8>) -
     check_notification(&to, &name, &payload)?;
     let control = shared.control.clone();
     Ok(Box::new(move |state: Arc<TransferState>| {
-        let limit = state.deadline.saturating_duration_since(std::time::Instant::now());
+        let limit = state.deadline.saturating_duration_since(clock::now());
         let ends = Ends(Some(state));
         control.spawn(async move {
             let sent = notify(&to, name, payload, limit.max(Duration::from_millis(1))).await;

@@ -6,19 +6,17 @@ use crate::error::Error;
 use crate::peer::{LinkStatus, Peer};
 use crate::session::{self, Session};
 use crate::shared::Shared;
+use crate::world::{Accepted, ControlLink};
 use orbit_te_tcp::{Incoming, TcpAddress};
 use orbit_te_transport::TransportError;
 use orbit_te_wire::hello::PRELUDE_BYTES;
 use orbit_te_wire::negotiate;
-use orbit_te_wire::{
-    AuthSlot, Features, Hello, HelloReply, Incarnation, PeerId, Role, SegmentToken, SessionId,
-};
+use orbit_te_wire::{AuthSlot, Features, Hello, HelloReply, Incarnation, PeerId, Role, SegmentToken};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -130,8 +128,7 @@ async fn connect(
     expected: Option<(PeerId, Incarnation)>,
 ) -> Result<Arc<Peer>, Error> {
     let unreachable = |cause: String| Error::Unreachable { address: address.to_string(), cause };
-    let mut stream = TcpStream::connect(address).await.map_err(|e| unreachable(e.to_string()))?;
-    stream.set_nodelay(true).map_err(|e| unreachable(e.to_string()))?;
+    let mut stream = shared.world.dial(address).await.map_err(|e| unreachable(e.to_string()))?;
     let hello = Hello {
         role: Role::Control,
         peer: shared.identity.peer,
@@ -140,14 +137,14 @@ async fn connect(
         limits: shared.config.tcp.limits,
         auth: AuthSlot::default(),
     };
-    stream.write_all(&hello.encode()?).await.map_err(|e| unreachable(e.to_string()))?;
+    stream.writer.write_all(&hello.encode()?).await.map_err(|e| unreachable(e.to_string()))?;
     let no_answer =
         |e: std::io::Error| unreachable(format!("no hello came back ({e}); does OrbitTE listen there?"));
     let mut prelude = [0u8; PRELUDE_BYTES];
-    stream.read_exact(&mut prelude).await.map_err(no_answer)?;
+    stream.reader.read_exact(&mut prelude).await.map_err(no_answer)?;
     let prelude = HelloReply::decode_prelude(&prelude)?;
     let mut body = vec![0u8; prelude.body_bytes as usize];
-    stream.read_exact(&mut body).await.map_err(no_answer)?;
+    stream.reader.read_exact(&mut body).await.map_err(no_answer)?;
     let accepted = negotiate::answer(&prelude, HelloReply::decode_body(&body)?, &hello)?
         .map_err(|reason| Error::Refused { address: address.to_string(), code: None, reason })?;
     let (peer, incarnation) = (accepted.peer, accepted.incarnation);
@@ -177,7 +174,7 @@ async fn keep(
     shared: Weak<Shared>,
     peer: Arc<Peer>,
     session: Arc<Session>,
-    stream: TcpStream,
+    stream: ControlLink,
     queue: tokio::sync::mpsc::Receiver<session::Outgoing>,
     heartbeat: Duration,
 ) {
@@ -192,24 +189,23 @@ async fn keep(
 }
 
 /// Lets a peer's control link in, and serves it until it ends.
-pub(crate) async fn welcome(shared: Weak<Shared>, incoming: Incoming) {
+pub(crate) async fn welcome<S: Accepted>(shared: Weak<Shared>, incoming: Incoming<S>) {
     let Incoming { stream, from, hello, terms } = incoming;
     let Some(strong) = shared.upgrade() else { return };
-    let stream: std::net::TcpStream = stream.into();
-    let mut stream = match TcpStream::from_std(stream) {
+    let mut stream = match stream.into_control() {
         Ok(stream) => stream,
         Err(error) => {
             tracing::warn!(%from, %error, "a control link could not be taken");
             return;
         }
     };
-    let _ = stream.set_nodelay(true);
-    let mut id = [0u8; 16];
-    if let Err(error) = getrandom::fill(&mut id) {
-        tracing::error!(%error, "no random bytes for a session");
-        return;
-    }
-    let id = SessionId(u128::from_le_bytes(id));
+    let id = match strong.world.session_id() {
+        Ok(id) => id,
+        Err(error) => {
+            tracing::error!(%error, "no random bytes for a session");
+            return;
+        }
+    };
     let reply = HelloReply::Accepted {
         version: terms.version,
         peer: strong.identity.peer,
@@ -225,7 +221,7 @@ pub(crate) async fn welcome(shared: Weak<Shared>, incoming: Incoming) {
     strong.admitted.lock().insert(id, session.clone());
     drop(strong);
     let said = match reply.encode() {
-        Ok(bytes) => timeout(heartbeat, stream.write_all(&bytes)).await.is_ok_and(|r| r.is_ok()),
+        Ok(bytes) => timeout(heartbeat, stream.writer.write_all(&bytes)).await.is_ok_and(|r| r.is_ok()),
         Err(_) => false,
     };
     if said {

@@ -9,21 +9,20 @@ use crate::notification::Notifications;
 use crate::pending::Pending;
 use crate::segment::Segment;
 use crate::serving::{Door, Server};
-use crate::shared::Shared;
+use crate::shared::{Parts, Shared};
 use crate::transfer::Transfer;
 use crate::worker::Worker;
+use crate::world::Os;
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_tcp::{Identity, Listener, TcpDomain, TcpTransport};
 use orbit_te_wire::limits::MAX_NAME_BYTES;
 use orbit_te_wire::{PeerId, SegmentToken};
-use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use parking_lot::Mutex;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use tokio::sync::mpsc;
 
 struct Threads {
     control: ControlThread,
@@ -80,25 +79,16 @@ impl Engine {
             }
             Ok(())
         })();
-        let (notifications, receiver) = mpsc::channel(config.queued_notifications.max(1));
-        let shared = Arc::new(Shared {
+        let shared = Shared::new(Parts {
             config,
             identity,
             registry,
             domains,
             addresses,
             workers,
-            next_worker: AtomicUsize::new(0),
             servers,
             control: control.handle.clone(),
-            exposed: RwLock::new(HashMap::new()),
-            retention: Arc::default(),
-            peers: Mutex::new(Vec::new()),
-            opening: Mutex::new(HashMap::new()),
-            admitted: Mutex::new(HashMap::new()),
-            notifications: Mutex::new(Some(notifications)),
-            receiver: Mutex::new(Some(receiver)),
-            closed: AtomicBool::new(false),
+            world: Arc::new(Os),
         });
         let door = listener.map(|listener| Door::open(listener, Arc::downgrade(&shared))).transpose();
         let (failed, door) = match (result, door) {
@@ -121,6 +111,25 @@ impl Engine {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.owner.shared
+    }
+
+    /// An engine that somebody else steps.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn without_threads(shared: Arc<Shared>) -> Engine {
+        Engine { owner: Arc::new(Owner { shared, threads: Mutex::new(None) }) }
+    }
+
+    /// Takes no more work, and tells peers.
+    pub(crate) fn refuse_more(&self) {
+        let shared = self.shared();
+        shared.closed.store(true, Ordering::Release);
+        *shared.notifications.lock() = None;
+        for peer in shared.peers.lock().iter() {
+            peer.session.goodbye("its engine was shut down");
+        }
+        for session in shared.admitted.lock().values() {
+            session.goodbye("its engine was shut down");
+        }
     }
 
     /// Its id, new with every start.
@@ -204,13 +213,7 @@ impl Engine {
         if let Some(door) = &mut threads.door {
             door.close();
         }
-        *shared.notifications.lock() = None;
-        for peer in shared.peers.lock().iter() {
-            peer.session.goodbye("its engine was shut down");
-        }
-        for session in shared.admitted.lock().values() {
-            session.goodbye("its engine was shut down");
-        }
+        self.refuse_more();
         shared.workers.iter().for_each(|w| w.stop());
         shared.servers.iter().for_each(|s| s.stop());
         for join in threads.joins {

@@ -55,6 +55,7 @@
 
 mod batch;
 mod builder;
+mod clock;
 mod config;
 mod control;
 mod core;
@@ -71,9 +72,13 @@ mod segment;
 mod serving;
 mod session;
 mod shared;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation;
 mod sleeper;
 mod transfer;
 mod worker;
+mod world;
 
 pub use batch::Batch;
 pub use builder::EngineBuilder;

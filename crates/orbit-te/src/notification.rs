@@ -1,9 +1,10 @@
 //! Notifications: bytes with a name from a peer. Rule: kept in order of arrival in a queue with a bound; a full queue refuses, and
 //! the sender is told.
 
+use crate::clock;
 use crate::pending::block_on;
 use orbit_te_wire::PeerId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Bytes with a name, from a peer.
@@ -37,6 +38,6 @@ impl Notifications {
 
     /// Blocks the calling thread until one is there, at most for `limit`; none at the limit, and as [`Notifications::recv`].
     pub fn recv_for(&mut self, limit: Duration) -> Option<Notification> {
-        block_on(self.queue.recv(), Instant::now().checked_add(limit)).flatten()
+        block_on(self.queue.recv(), clock::now().checked_add(limit)).flatten()
     }
 }

@@ -1,6 +1,7 @@
 //! Answers that come later. Rule: a plain future that any executor can poll, or a blocking wait with a limit; never needs a
 //! runtime.
 
+use crate::clock;
 use crate::error::Error;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -40,7 +41,7 @@ impl<T> Pending<T> {
     /// [`Error::TimedOut`] at the limit, otherwise what went wrong with the call.
     pub fn wait(self, limit: Duration) -> Result<T, Error> {
         let what = self.what;
-        block_on(self, Instant::now().checked_add(limit)).unwrap_or(Err(Error::TimedOut { what, limit }))
+        block_on(self, clock::now().checked_add(limit)).unwrap_or(Err(Error::TimedOut { what, limit }))
     }
 }
 
@@ -85,7 +86,7 @@ pub(crate) fn block_on<F: Future>(future: F, until: Option<Instant>) -> Option<F
         match until {
             None => thread::park(),
             Some(until) => {
-                let left = until.checked_duration_since(Instant::now())?;
+                let left = until.checked_duration_since(clock::now())?;
                 thread::park_timeout(left);
             }
         }

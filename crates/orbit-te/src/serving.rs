@@ -1,12 +1,15 @@
 //! The threads that answer peers: one listens, the others serve data lanes. Rule: nothing here waits for a peer, and a stranger at
 //! the listening port delays no lane that stands.
 
+use crate::clock;
 use crate::config::Config;
 use crate::control;
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::sleeper::Sleeper;
+use crate::world::Accepted;
 use orbit_te_memory::{GrantId, Lease, Registry};
+use orbit_te_tcp::net::Stream;
 use orbit_te_tcp::{Identity, Incoming, Listener, TcpTransport};
 use orbit_te_transport::{Arm, Progress, Transport, TransportError};
 use orbit_te_wire::{RegionId, Role, SessionId};
@@ -59,25 +62,35 @@ impl Server {
         identity: Identity,
         registry: &Registry,
     ) -> Result<(Arc<Server>, JoinHandle<()>), Error> {
-        let io = |what: &'static str| move |source| TransportError::Io { what: what.to_string(), source };
         let mut transport = TcpTransport::new(config.tcp, identity, registry)?;
-        let sleeper = Sleeper::new().map_err(io("a serving thread's event queue"))?;
-        if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(Instant::now()) {
-            sleeper.watch(fd).map_err(io("watching a transport"))?;
+        let server = Server::new(config)?;
+        if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(clock::now()) {
+            server.sleeper.watch(fd).map_err(io("watching a transport"))?;
         }
-        let server = Arc::new(Server {
-            inbox: Mutex::new(Vec::new()),
-            mail: AtomicBool::new(false),
-            sleeper,
-            stop: AtomicBool::new(false),
-            spin: Duration::from_micros(config.spin_us),
-        });
         let own = server.clone();
         let thread = thread::Builder::new()
             .name(name)
             .spawn(move || own.run(transport))
             .map_err(io("a serving thread"))?;
         Ok((server, thread))
+    }
+
+    /// A server that somebody else asks for its errands.
+    pub(crate) fn new(config: &Config) -> Result<Arc<Server>, Error> {
+        Ok(Arc::new(Server {
+            inbox: Mutex::new(Vec::new()),
+            mail: AtomicBool::new(false),
+            sleeper: Sleeper::new().map_err(io("a serving thread's event queue"))?,
+            stop: AtomicBool::new(false),
+            spin: Duration::from_micros(config.spin_us),
+        }))
+    }
+
+    /// The sessions that were dropped since the last call.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn ended_sessions(&self) -> Vec<SessionId> {
+        let dropped = |errand| if let Errand::Drop(session) = errand { Some(session) } else { None };
+        std::mem::take(&mut *self.inbox.lock()).into_iter().filter_map(dropped).collect()
     }
 
     /// Serves this lane from now on.
@@ -111,7 +124,7 @@ impl Server {
 
     fn run(&self, mut transport: TcpTransport) {
         let mut progress = Progress::with_capacity(1);
-        let mut now = Instant::now();
+        let mut now = clock::now();
         let mut quiet_since = now;
         while !self.stop.load(Ordering::Acquire) {
             let mail = self.mail.load(Ordering::Acquire) && self.take_mail(&mut transport, now);
@@ -121,13 +134,13 @@ impl Server {
                 if let Arm::Sleep { until, .. } = transport.arm(now) {
                     self.sleeper.sleep(until);
                 }
-                quiet_since = Instant::now();
+                quiet_since = clock::now();
             } else {
                 // The thread that would bring what is waited for may want this very CPU.
                 thread::yield_now();
             }
             progress.clear();
-            now = Instant::now();
+            now = clock::now();
         }
         transport.close(now);
     }
@@ -193,29 +206,40 @@ fn listen(mut listener: Listener, shared: &Weak<Shared>, stop: &AtomicBool) {
         }
         for connection in incoming.drain(..) {
             let Some(shared) = shared.upgrade() else { return };
-            match connection.hello.role {
-                Role::Control if shared.admitted.lock().len() >= shared.config.peers => {
-                    connection
-                        .refuse(&format!("{} peers are connected, the limit here", shared.config.peers));
-                }
-                Role::Control => {
-                    let weak = Arc::downgrade(&shared);
-                    shared.control.spawn(control::welcome(weak, connection));
-                }
-                Role::Lane { session, .. } => {
-                    let peer = shared.admitted.lock().get(&session).map(|s| s.peer);
-                    if peer != Some(connection.hello.peer) {
-                        connection
-                            .refuse("unknown session; the peer was restarted, or the control link has ended");
-                    } else if let Some(server) = shared.server_for(session) {
-                        server.adopt(connection);
-                        // The session may have ended since it was looked up, and its lanes been dropped before this one came.
-                        if !shared.admitted.lock().contains_key(&session) {
-                            server.drop_session(session);
-                        }
-                    }
+            let_in(&shared, connection, |server, connection| server.adopt(connection));
+        }
+    }
+}
+
+/// Takes or refuses a connection whose hello was read. `adopt` gives a lane to the server of its session.
+pub(crate) fn let_in<S: Stream + Accepted>(
+    shared: &Arc<Shared>,
+    connection: Incoming<S>,
+    adopt: impl FnOnce(&Server, Incoming<S>),
+) {
+    match connection.hello.role {
+        Role::Control if shared.admitted.lock().len() >= shared.config.peers => {
+            connection.refuse(&format!("{} peers are connected, the limit here", shared.config.peers));
+        }
+        Role::Control => {
+            let weak = Arc::downgrade(shared);
+            shared.control.spawn(control::welcome(weak, connection));
+        }
+        Role::Lane { session, .. } => {
+            let peer = shared.admitted.lock().get(&session).map(|s| s.peer);
+            if peer != Some(connection.hello.peer) {
+                connection.refuse("unknown session; the peer was restarted, or the control link has ended");
+            } else if let Some(server) = shared.server_for(session) {
+                adopt(server, connection);
+                // The session may have ended since it was looked up, and its lanes been dropped before this one came.
+                if !shared.admitted.lock().contains_key(&session) {
+                    server.drop_session(session);
                 }
             }
         }
     }
+}
+
+fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> TransportError {
+    move |source| TransportError::Io { what: what.to_string(), source }
 }

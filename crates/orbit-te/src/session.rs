@@ -3,19 +3,18 @@
 
 use crate::error::Error;
 use crate::shared::Shared;
+use crate::world::ControlLink;
 use orbit_te_wire::control::LENGTH_BYTES;
 use orbit_te_wire::negotiate::Terms;
 use orbit_te_wire::{Control, PeerId, RefusalCode, SessionId, WireError};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -40,7 +39,7 @@ pub(crate) struct Session {
     pub(crate) address: SocketAddr,
     terms: Terms,
     outgoing: mpsc::Sender<Outgoing>,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Control>>>,
+    waiting: Mutex<BTreeMap<u64, oneshot::Sender<Control>>>,
     next: AtomicU64,
     gone: OnceLock<Arc<str>>,
 }
@@ -60,7 +59,7 @@ impl Session {
             address,
             terms,
             outgoing,
-            waiting: Mutex::new(HashMap::new()),
+            waiting: Mutex::new(BTreeMap::new()),
             next: AtomicU64::new(1),
             gone: OnceLock::new(),
         };
@@ -146,13 +145,15 @@ impl Session {
 /// Runs a session until it ends; why it did.
 pub(crate) async fn run(
     session: Arc<Session>,
-    stream: TcpStream,
+    link: ControlLink,
     queue: mpsc::Receiver<Outgoing>,
     shared: Weak<Shared>,
     heartbeat: Duration,
 ) -> Arc<str> {
-    let (reader, writer) = stream.into_split();
+    let ControlLink { reader, writer } = link;
+    // In order, here and below: which of two causes is told when both are there is then no chance.
     let cause = tokio::select! {
+        biased;
         cause = read(&session, reader, &shared, heartbeat) => cause,
         cause = write(writer, queue) => cause,
     };
@@ -160,7 +161,7 @@ pub(crate) async fn run(
     session.gone().unwrap_or_else(|| Arc::from(cause))
 }
 
-async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Outgoing>) -> String {
+async fn write(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Outgoing>) -> String {
     while let Some(message) = queue.recv().await {
         let (bytes, last) = match message {
             Outgoing::Message(bytes) => (bytes, false),
@@ -179,7 +180,7 @@ async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Outgoing>) 
 
 async fn read(
     session: &Session,
-    mut reader: OwnedReadHalf,
+    mut reader: impl AsyncRead + Unpin,
     shared: &Weak<Shared>,
     heartbeat: Duration,
 ) -> String {
@@ -220,12 +221,13 @@ async fn read(
         }
     };
     tokio::select! {
+        biased;
         cause = messages => cause,
         cause = alive => cause,
     }
 }
 
-async fn receive(reader: &mut OwnedReadHalf, limit: usize) -> Result<Control, String> {
+async fn receive(reader: &mut (impl AsyncRead + Unpin), limit: usize) -> Result<Control, String> {
     let mut length = [0u8; LENGTH_BYTES];
     reader.read_exact(&mut length).await.map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => "its process ended or closed the control link".to_string(),

@@ -14,11 +14,12 @@ use crate::serving::{Held, Server};
 use crate::session::Session;
 use crate::transfer::{Part, Transfer};
 use crate::worker::Worker;
+use crate::world::World;
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_tcp::Identity;
 use orbit_te_wire::{Control, Incarnation, PeerId, SessionId};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) next_worker: AtomicUsize,
     pub(crate) servers: Vec<Arc<Server>>,
     pub(crate) control: Handle,
+    pub(crate) world: Arc<dyn World>,
     pub(crate) exposed: RwLock<HashMap<String, Exposed>>,
     pub(crate) retention: Arc<Retention>,
     /// Peers that this side opened a session to.
@@ -50,14 +52,53 @@ pub(crate) struct Shared {
     /// For each address that is being called, a lock that is held meanwhile.
     pub(crate) opening: Mutex<HashMap<SocketAddr, Turn>>,
     /// Sessions that peers opened to this side.
-    pub(crate) admitted: Mutex<HashMap<SessionId, Arc<Session>>>,
+    pub(crate) admitted: Mutex<BTreeMap<SessionId, Arc<Session>>>,
     /// None once the engine is shut down, so that the receiver ends.
     pub(crate) notifications: Mutex<Option<mpsc::Sender<Notification>>>,
     pub(crate) receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
     pub(crate) closed: AtomicBool,
 }
 
+/// What [`Shared`] is made of.
+pub(crate) struct Parts {
+    pub(crate) config: Config,
+    pub(crate) identity: Identity,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) domains: Vec<Arc<dyn Domain>>,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) workers: Vec<Arc<Worker>>,
+    pub(crate) servers: Vec<Arc<Server>>,
+    pub(crate) control: Handle,
+    pub(crate) world: Arc<dyn World>,
+}
+
 impl Shared {
+    pub(crate) fn new(parts: Parts) -> Arc<Shared> {
+        let Parts { config, identity, registry, domains, addresses, workers, servers, control, world } =
+            parts;
+        let (notifications, receiver) = mpsc::channel(config.queued_notifications.max(1));
+        Arc::new(Shared {
+            config,
+            identity,
+            registry,
+            domains,
+            addresses,
+            workers,
+            next_worker: AtomicUsize::new(0),
+            servers,
+            control,
+            world,
+            exposed: RwLock::new(HashMap::new()),
+            retention: Arc::default(),
+            peers: Mutex::new(Vec::new()),
+            opening: Mutex::new(HashMap::new()),
+            admitted: Mutex::new(BTreeMap::new()),
+            notifications: Mutex::new(Some(notifications)),
+            receiver: Mutex::new(Some(receiver)),
+            closed: AtomicBool::new(false),
+        })
+    }
+
     pub(crate) fn queue_notification(
         &self,
         session: &Session,

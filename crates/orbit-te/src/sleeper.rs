@@ -1,6 +1,7 @@
 //! Where threads sleep until a transport has something or somebody kicks them. Rule: any number of threads may sleep at once, and
 //! a kick that comes before the sleep is not lost.
 
+use crate::clock;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
@@ -60,7 +61,7 @@ impl Sleeper {
         let timeout = match until {
             None => EpollTimeout::NONE,
             Some(until) => {
-                let left = until.saturating_duration_since(Instant::now());
+                let left = until.saturating_duration_since(clock::now());
                 if left.is_zero() {
                     return;
                 }

@@ -1,6 +1,7 @@
 //! Transfers: the state that a worker counts down, and the handle by which a caller waits. Rule: a transfer ends exactly once;
 //! its leases are dropped before anybody is told; dropping the handle drops interest and nothing else.
 
+use crate::clock;
 use crate::error::TransferError;
 use crate::worker::Worker;
 use orbit_te_memory::Lease;
@@ -74,7 +75,7 @@ impl TransferState {
         after: Duration,
         afterwards: Option<Afterwards>,
     ) -> Arc<TransferState> {
-        let submitted = Instant::now();
+        let submitted = clock::now();
         let far = Duration::from_secs(365 * 24 * 3600);
         let inner = Inner { leases, afterwards, bytes: 0, error: None, result: None, waker: None };
         Arc::new(TransferState {
@@ -129,7 +130,7 @@ impl TransferState {
             bytes: inner.bytes,
             requests: self.requests,
             route: "tcp",
-            elapsed: self.submitted.elapsed(),
+            elapsed: clock::now().saturating_duration_since(self.submitted),
         };
         inner.result = Some(error.map_or(Ok(receipt), Err));
         self.done.store(true, Ordering::Release);
@@ -193,7 +194,7 @@ impl Transfer {
 
     /// Blocks the calling thread until it has ended, at most for `limit`; none at the limit, and the transfer goes on.
     pub fn wait_for(&self, limit: Duration) -> Option<Result<Receipt, TransferError>> {
-        let now = Instant::now();
+        let now = clock::now();
         // One wait of a year is as good as any.
         let until = now + limit.min(Duration::from_secs(365 * 24 * 3600));
         for (at, part) in self.state.parts.iter().enumerate() {

@@ -6,6 +6,7 @@
 //! takes over when they do not. Who leaves work that nobody will drive (a future that was polled, a handle that was dropped) calls
 //! [`Worker::attend`].
 
+use crate::clock;
 use crate::config::Config;
 use crate::core::{Command, Core, Ended};
 use crate::error::Error;
@@ -71,18 +72,23 @@ impl Worker {
     /// A worker over this transport, and its thread.
     pub(crate) fn start(
         name: String,
-        mut transport: Box<dyn Transport>,
+        transport: Box<dyn Transport>,
         config: &Config,
     ) -> Result<(Arc<Worker>, JoinHandle<()>), Error> {
-        let io = |what: &str| {
-            let what = what.to_string();
-            move |source| Error::Transport(TransportError::Io { what, source })
-        };
+        let worker = Worker::new(transport, config)?;
+        let own = worker.clone();
+        let thread =
+            thread::Builder::new().name(name).spawn(move || own.run()).map_err(io("a worker's thread"))?;
+        Ok((worker, thread))
+    }
+
+    /// A worker that somebody else steps.
+    pub(crate) fn new(mut transport: Box<dyn Transport>, config: &Config) -> Result<Arc<Worker>, Error> {
         let sleeper = Sleeper::new().map_err(io("a worker's event queue"))?;
-        if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(Instant::now()) {
+        if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(clock::now()) {
             sleeper.watch(fd).map_err(io("watching a transport"))?;
         }
-        let worker = Arc::new(Worker {
+        Ok(Arc::new(Worker {
             core: Mutex::new(Core::new(transport)),
             // Room for a cancel of each, and for links.
             ring: ArrayQueue::new(2 * config.queued_transfers.max(8)),
@@ -93,7 +99,7 @@ impl Worker {
             drivers: AtomicUsize::new(0),
             drives: AtomicU64::new(0),
             asleep_until: AtomicU64::new(AWAKE),
-            epoch: Instant::now(),
+            epoch: clock::now(),
             driven_at: AtomicU64::new(0),
             napping: AtomicBool::new(false),
             parked: Mutex::new(VecDeque::new()),
@@ -101,11 +107,7 @@ impl Worker {
             is_away: AtomicBool::new(false),
             called: Condvar::new(),
             stop: AtomicBool::new(false),
-        });
-        let own = worker.clone();
-        let thread =
-            thread::Builder::new().name(name).spawn(move || own.run()).map_err(io("a worker's thread"))?;
-        Ok((worker, thread))
+        }))
     }
 
     /// Takes a command, begins with it on the calling thread if the core is free, and gives it back when the ring is full.
@@ -113,7 +115,7 @@ impl Worker {
         self.ring.push(command)?;
         // Whoever holds the core looks at the ring after letting go of it; the fence pairs with the one before that look.
         fence(Ordering::SeqCst);
-        let now = Instant::now();
+        let now = clock::now();
         if let Some(mut core) = self.core.try_lock() {
             core.feed(&self.ring, now);
             self.let_go(core);
@@ -183,7 +185,7 @@ impl Worker {
             return;
         }
         self.drivers.fetch_add(1, Ordering::AcqRel);
-        let mut now = Instant::now();
+        let mut now = clock::now();
         let mut slept = false;
         while !over() && now < until {
             match self.core.try_lock() {
@@ -208,7 +210,7 @@ impl Worker {
                 }
                 None => self.wait_for_turn(transfer, until),
             }
-            now = Instant::now();
+            now = clock::now();
         }
         if slept {
             // The kick that ended the sleep may have been meant for the worker's own thread: it is given on.
@@ -231,7 +233,7 @@ impl Worker {
         enough: impl Fn() -> bool,
     ) -> Option<Instant> {
         self.drives.fetch_add(1, Ordering::AcqRel);
-        let mut now = Instant::now();
+        let mut now = clock::now();
         let mut quiet_since = now;
         while !enough() && now < until {
             if core.step(&self.ring, now) {
@@ -244,7 +246,7 @@ impl Worker {
                 // The thread that would bring what is waited for may want this very CPU.
                 thread::yield_now();
             }
-            now = Instant::now();
+            now = clock::now();
         }
         self.let_go(core)
     }
@@ -293,7 +295,7 @@ impl Worker {
     fn let_go<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<Instant> {
         loop {
             core = self.tell_ended(core)?;
-            let now = Instant::now();
+            let now = clock::now();
             let wake = core.next_look(now);
             drop(core);
             fence(Ordering::SeqCst);
@@ -309,7 +311,7 @@ impl Worker {
                 Some(again) => core = again,
                 None => return wake,
             }
-            core.feed(&self.ring, Instant::now());
+            core.feed(&self.ring, clock::now());
         }
     }
 
@@ -321,7 +323,7 @@ impl Worker {
         let me = thread::current();
         self.parked.lock().push_back(me.clone());
         // Short, since whoever drove may have left before this thread stood in the queue.
-        let limit = until.saturating_duration_since(Instant::now()).min(TURN);
+        let limit = until.saturating_duration_since(clock::now()).min(TURN);
         thread::park_timeout(limit);
         let mut parked = self.parked.lock();
         if let Some(at) = parked.iter().position(|t| t.id() == me.id()) {
@@ -339,7 +341,7 @@ impl Worker {
                 self.keep_away();
                 continue;
             };
-            let mut now = Instant::now();
+            let mut now = clock::now();
             let mut quiet_since = now;
             loop {
                 if core.step(&self.ring, now) {
@@ -356,7 +358,7 @@ impl Worker {
                 if self.drivers.load(Ordering::Acquire) > 0 || self.stop.load(Ordering::Acquire) {
                     break;
                 }
-                now = Instant::now();
+                now = clock::now();
             }
             let Arm::Sleep { until, .. } = core.arm(now) else { continue };
             self.asleep_until.store(until.map_or(FOREVER, |at| self.since_epoch(at)), Ordering::SeqCst);
@@ -390,10 +392,10 @@ impl Worker {
 
     /// Closes the core and drives it until nothing is left.
     fn finish(&self) {
-        self.core.lock().close(&self.ring, Instant::now());
+        self.core.lock().close(&self.ring, clock::now());
         loop {
             let mut core = self.core.lock();
-            let now = Instant::now();
+            let now = clock::now();
             core.feed(&self.ring, now);
             let any = core.step(&self.ring, now);
             let Some(mut core) = self.tell_ended(core) else { continue };
@@ -415,8 +417,39 @@ impl Worker {
         }
     }
 
+    /// One step on the calling thread, as the worker's own takes them; whether anything happened, and when to step again.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn step(&self) -> (bool, Option<Instant>) {
+        let mut core = self.core.lock();
+        let any = core.step(&self.ring, clock::now());
+        let wake = match self.tell_ended(core) {
+            Some(core) => self.let_go(core),
+            None => Some(clock::now()),
+        };
+        (any, wake)
+    }
+
+    #[cfg(feature = "simulation")]
+    pub(crate) fn close(&self) {
+        self.core.lock().close(&self.ring, clock::now());
+    }
+
+    #[cfg(feature = "simulation")]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.core.lock().is_idle() && self.ring.is_empty()
+    }
+
+    #[cfg(feature = "simulation")]
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::Acquire)
+    }
+
     fn since_epoch(&self, at: Instant) -> u64 {
         // Never `AWAKE`: a time in the past is as good as the first nanosecond.
         (at.saturating_duration_since(self.epoch).as_nanos() as u64).clamp(1, FOREVER - 1)
     }
+}
+
+fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+    move |source| Error::Transport(TransportError::Io { what: what.to_string(), source })
 }

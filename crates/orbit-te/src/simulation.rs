@@ -1,0 +1,108 @@
+//! One simulated process: the engine with everything of it but its threads, which a simulation steps by itself. Rule: nothing of
+//! the engine is done here another way; hidden, and no part of the interface that is kept.
+
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::serving::{self, Server};
+use crate::shared::{Parts, Shared};
+use crate::worker::Worker;
+use orbit_te_memory::{Domain, Registry};
+use orbit_te_tcp::net::Stream;
+use orbit_te_tcp::{Identity, Incoming};
+use orbit_te_transport::Transport;
+use orbit_te_wire::SessionId;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::runtime::Handle;
+
+pub use crate::world::{Accepted, ControlLink, Dialing, World};
+
+/// What a simulated process is made of.
+pub struct Materials {
+    /// Its settings.
+    pub config: Config,
+    /// Who it is.
+    pub identity: Identity,
+    /// Its regions; the transports were made with the same.
+    pub registry: Arc<Registry>,
+    /// By which memory becomes reachable.
+    pub domains: Vec<Arc<dyn Domain>>,
+    /// Where peers reach it.
+    pub addresses: Vec<SocketAddr>,
+    /// The transport for its own transfers.
+    pub transport: Box<dyn Transport>,
+    /// Its control links and random numbers.
+    pub world: Arc<dyn World>,
+}
+
+/// An engine without threads.
+pub struct Process {
+    engine: Engine,
+    worker: Arc<Worker>,
+    server: Arc<Server>,
+}
+
+impl Process {
+    /// Called inside of the runtime that stands for the control thread.
+    ///
+    /// # Errors
+    /// [`Error::Transport`] when the system gives no descriptors.
+    pub fn new(materials: Materials) -> Result<Process, Error> {
+        let Materials { config, identity, registry, domains, addresses, transport, world } = materials;
+        let worker = Worker::new(transport, &config)?;
+        let server = Server::new(&config)?;
+        let shared = Shared::new(Parts {
+            config,
+            identity,
+            registry,
+            domains,
+            addresses,
+            workers: vec![worker.clone()],
+            servers: vec![server.clone()],
+            control: Handle::current(),
+            world,
+        });
+        Ok(Process { engine: Engine::without_threads(shared), worker, server })
+    }
+
+    /// The engine, as its users have it. Calls that block are not for a simulation.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// One step of the worker; whether anything happened, and when to step again at the latest.
+    pub fn step(&self) -> (bool, Option<Instant>) {
+        self.worker.step()
+    }
+
+    /// What the listening thread does with a connection whose hello was read. `adopt` gives a lane to the serving transport.
+    pub fn let_in<S>(&self, connection: Incoming<S>, adopt: impl FnOnce(Incoming<S>))
+    where
+        S: Stream + Accepted,
+    {
+        serving::let_in(self.engine.shared(), connection, |_, connection| adopt(connection));
+    }
+
+    /// Sessions whose lanes the serving transport is to close, since the last call.
+    pub fn ended_sessions(&self) -> Vec<SessionId> {
+        self.server.ended_sessions()
+    }
+
+    /// Transfers that are under way.
+    pub fn under_way(&self) -> usize {
+        self.worker.under_way()
+    }
+
+    /// Shuts the engine down as [`Engine::shutdown`] does, but for the threads: step until [`Process::is_idle`].
+    pub fn close(&self) {
+        self.engine.refuse_more();
+        self.worker.close();
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.worker.is_idle()
+    }
+}
