@@ -116,7 +116,7 @@ fn run(
     let key = domain.register(region)?;
     let lease = region.lease()?;
     let local: LocalSpan = region.whole().span(key);
-    let op = Op { kind, link, local, remote, token: Token(1) };
+    let op = Op { kind, link, local, remote, pieces: None, token: Token(1) };
     let started = Instant::now();
     // SAFETY: the span is of a live region whose lease is held until the completion below, and no other op has its token.
     let taken = unsafe { transport.submit(&[op], started) };

@@ -3,6 +3,7 @@
 //! asked.
 
 use crate::address::TRANSPORT;
+use crate::body::Body;
 use crate::conn::{Conn, ConnError, Received};
 use crate::lane::{Asked, Asking, Lane, Pending, Role};
 use crate::link::{FenceWait, LaneSlot, Place};
@@ -219,24 +220,37 @@ impl<N: Net> TcpTransport<N> {
         let Role::Asking(asking) = &mut lane.role else { return false };
         let Some(state) = self.ops.get_mut(op) else { return true };
         let limit = self.config.chunk_bytes.max(1).min(part_limit(asking.limits.payload_bytes));
-        let length = state.unassigned().min(limit);
+        // A list goes whole: it was cut to fit when it was made.
+        let pieces = state.op.pieces;
+        let length = if pieces.is_some() { state.unassigned() } else { state.unassigned().min(limit) };
         let [region, generation, key, _] = state.op.remote.key.0;
         let address = state.op.local.address + state.assigned;
         let kind = state.op.kind;
         let frame = Frame {
-            op: if kind == OpKind::Write { FrameOp::Write } else { FrameOp::Read },
+            op: match (kind, pieces) {
+                (OpKind::Write, None) => FrameOp::Write,
+                (OpKind::Read, None) => FrameOp::Read,
+                (OpKind::Write, Some(_)) => FrameOp::WriteList,
+                (OpKind::Read, Some(_)) => FrameOp::ReadList,
+            },
             status: Status::Ok,
             id,
             region: RegionId(region),
             generation: Generation(generation),
             key,
             // An offset that overflows is past every region's end: the target says so.
-            offset: state.op.remote.offset.saturating_add(state.assigned),
+            offset: match pieces {
+                None => state.op.remote.offset.saturating_add(state.assigned),
+                Some(pieces) => pieces.len() as u64,
+            },
             length,
             payload_crc: 0,
         };
         let payload = if kind == OpKind::Write { length } else { 0 };
-        lane.conn.push(&frame, address, payload, None);
+        match pieces {
+            None => lane.conn.push(&frame, address, payload, None),
+            Some(pieces) => lane.conn.push_list(&frame, pieces, payload),
+        }
         asking.push(id, Asked::Part { op, kind, address, length });
         self.next_request += 1;
         state.assigned += length;
@@ -267,6 +281,9 @@ impl<N: Net> TcpTransport<N> {
                         self.part_done(op, length, None);
                     }
                 }
+                Received::Table => {
+                    return Err(ConnError::Unexpected("a table where an answer was expected").into());
+                }
                 // Our own memory was taken away under the op: it alone fails.
                 Received::Fault => {
                     if let Some(Pending { what, .. }) = asking.pending.front_mut() {
@@ -289,7 +306,14 @@ impl<N: Net> TcpTransport<N> {
         asking: &mut Asking,
         conn: &mut Conn<N::Stream>,
     ) -> Result<(), ConnError> {
-        let error = OpError::from_status(frame.status);
+        let mut error = OpError::from_status(frame.status);
+        let pieces = match front.what {
+            Asked::Part { op, .. } => self.ops.get_mut(op).and_then(|state| state.op.pieces),
+            _ => None,
+        };
+        if let (Some(error), Some(pieces)) = (&mut error, pieces) {
+            error.piece = u32::try_from(frame.offset).ok().filter(|at| (*at as usize) < pieces.len());
+        }
         match (frame.op, front.what) {
             (FrameOp::WriteDone, Asked::Part { op, kind: OpKind::Write, length, .. }) => {
                 asking.pop();
@@ -302,7 +326,7 @@ impl<N: Net> TcpTransport<N> {
                 } else if frame.length != length {
                     return Err(ConnError::Unexpected("a read was answered with another length"));
                 } else {
-                    conn.expect_payload(address, length);
+                    conn.expect_body(pieces.map_or(Body::One(address), Body::Ours), length);
                 }
             }
             (FrameOp::WriteDone, Asked::Abandoned { kind: OpKind::Write, .. }) => {
@@ -482,6 +506,8 @@ impl<N: Net> TcpTransport<N> {
             return;
         }
         state.cancel_by = Some(grace);
+        // The rest of a list's table is still to be sent from the op's own memory: then the answer is waited for.
+        let listed = state.op.pieces.is_some();
         let link = state.op.link.slot;
         let lanes: Vec<LaneSlot> = self.link_mut(link).map(|l| l.open().collect()).unwrap_or_default();
         let mut given_up = 0;
@@ -496,7 +522,7 @@ impl<N: Net> TcpTransport<N> {
                 }
                 if conn.withdraw(pending.id) {
                     withdrawn.push(pending.id);
-                } else if kind == OpKind::Read {
+                } else if kind == OpKind::Read && !(listed && conn.is_queued(pending.id)) {
                     pending.what = Asked::Abandoned { kind, length };
                     if at == 0 && conn.is_landing() {
                         conn.discard_payload(length);

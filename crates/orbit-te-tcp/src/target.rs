@@ -67,8 +67,14 @@ impl<N: Net> TcpTransport<N> {
         tracing::debug!(peer = %hello.peer, %session, lane = number, %from, "a peer's lane");
         let conn = Conn::new(stream, terms.limits.lane_requests as usize + 1);
         let holder = self.grants.of(session);
-        let role =
-            Role::Answering(Answering { session, number, limits: terms.limits, holder, landing: None });
+        let role = Role::Answering(Answering {
+            session,
+            number,
+            limits: terms.limits,
+            holder,
+            landing: None,
+            listing: None,
+        });
         self.lanes.put(slot, Lane { conn, role, listed: false });
         self.sessions.entry(session).or_default().lanes.insert(number, slot);
         Ok(())
@@ -122,19 +128,25 @@ impl<N: Net> TcpTransport<N> {
         // The first answer of a round goes at once, for the sake of a peer with one request; later ones go together.
         let (mut frames, mut bytes) = (FLUSH_FRAMES, 0);
         for _ in 0..SERVE_FRAMES {
-            // A peer that does not take its answers is not heard until it does.
-            if conn.queued() >= answering.limits.lane_requests as usize {
+            if answering.is_deaf(conn) {
                 conn.flush()?;
-                if conn.queued() >= answering.limits.lane_requests as usize {
+                if answering.is_deaf(conn) {
                     break;
                 }
             }
             match conn.receive(&mut self.scratch)? {
                 Received::Nothing => break,
                 Received::Frame(frame) => bytes += self.take_request(frame, answering, conn, now)?,
+                Received::Table => {
+                    if let Some(frame) = answering.listing.take() {
+                        bytes += self.take_list(frame, answering, conn, now);
+                    }
+                }
                 Received::Payload => {
                     if let Some(landing) = answering.landing.take() {
-                        conn.push(&landing.frame.answer(FrameOp::WriteDone, landing.status), 0, 0, None);
+                        let answer = landing.frame.answer(FrameOp::WriteDone, landing.status);
+                        let answer = landing.piece.map_or(answer, |piece| answer.about_piece(piece));
+                        conn.push(&answer, 0, 0, None);
                     }
                 }
                 Received::Fault => {
@@ -180,7 +192,17 @@ impl<N: Net> TcpTransport<N> {
                     Some(lease) => conn.expect_payload(address(lease, &frame), frame.length),
                     None => conn.discard_payload(frame.length),
                 }
-                answering.landing = Some(Landing { frame, status, lease });
+                answering.landing = Some(Landing { frame, status, lease, piece: None });
+            }
+            FrameOp::WriteList if over_limit => {
+                return Err(ConnError::Unexpected("a list write is longer than the agreed limit"));
+            }
+            FrameOp::WriteList | FrameOp::ReadList => {
+                if !conn.expect_table(frame.pieces()) {
+                    return Err(ConnError::Unexpected("a list of no pieces, or of more than 1,024"));
+                }
+                answering.listing = Some(frame);
+                return Ok(0);
             }
             FrameOp::Read => {
                 let admitted = if over_limit {
@@ -222,7 +244,7 @@ impl<N: Net> TcpTransport<N> {
         Ok(frame.length)
     }
 
-    fn admit(
+    pub(crate) fn admit(
         &self,
         frame: &Frame,
         access: Access,

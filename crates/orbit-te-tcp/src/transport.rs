@@ -15,7 +15,7 @@ use orbit_te_transport::{
     Arm, Capabilities, Completion, Event, LinkId, Op, OpError, OpErrorCode, OpKind, Progress, Token,
     Transport, TransportError,
 };
-use orbit_te_wire::limits::MAX_PAYLOAD_BYTES;
+use orbit_te_wire::limits::{MAX_PAYLOAD_BYTES, MAX_PIECES};
 use orbit_te_wire::{PeerId, SessionId};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -336,6 +336,8 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             write: true,
             kinds: KindSet::HOST,
             max_op_bytes: u64::MAX >> 8,
+            max_pieces: MAX_PIECES,
+            max_list_bytes: self.config.chunk_bytes.clamp(1, MAX_PAYLOAD_BYTES),
             max_ops: self.config.max_ops,
             needs_target_cpu: true,
             fences: true,
@@ -379,9 +381,13 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             taken += 1;
             if self.closed {
                 self.refuse_op(op, OpErrorCode::Closed);
-            } else if op.local.length == 0 || op.local.length > self.capabilities().max_op_bytes {
+            } else if op.local.length == 0 || op.local.length > most(op, &self.capabilities()) {
                 self.refuse_op(op, OpErrorCode::BadLength);
-            } else if op.remote.offset.checked_add(op.local.length).is_none_or(|end| end > op.remote.key.0[3])
+            } else if let Some(pieces) = op.pieces.filter(|p| p.len() > MAX_PIECES as usize) {
+                tracing::debug!(pieces = pieces.len(), "a list of too many pieces");
+                self.refuse_op(op, OpErrorCode::BadLength);
+            } else if op.pieces.is_none()
+                && op.remote.offset.checked_add(op.local.length).is_none_or(|end| end > op.remote.key.0[3])
             {
                 self.refuse_op(op, OpErrorCode::OutOfRange);
             } else if self.find_link(op.link).is_none() {
@@ -467,6 +473,11 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
     fn is_drained(&self) -> bool {
         self.ops.is_empty() && self.done.is_empty()
     }
+}
+
+/// The most bytes that an op of this form may have.
+fn most(op: &Op, can: &Capabilities) -> u64 {
+    if op.pieces.is_some() { can.max_list_bytes } else { can.max_op_bytes }
 }
 
 /// Whether an op's part moves bytes into this side's memory.

@@ -63,6 +63,8 @@ pub enum OpErrorCode {
     Closed,
     /// The transport does not do this.
     Unsupported,
+    /// Pieces of the op overlap where they are written, or are not in the order of their offsets.
+    Overlap,
 }
 
 impl OpErrorCode {
@@ -89,6 +91,7 @@ impl OpErrorCode {
             OpErrorCode::Unsupported => 18,
             OpErrorCode::LinkBrokenUnfenced => 19,
             OpErrorCode::GrantEnded => 20,
+            OpErrorCode::Overlap => 24,
         }
     }
 
@@ -107,6 +110,7 @@ impl OpErrorCode {
             | OpErrorCode::Checksum
             | OpErrorCode::Cancelled
             | OpErrorCode::CancelledUnfenced
+            | OpErrorCode::Overlap
             | OpErrorCode::Unsupported => ErrorClass::Op,
             OpErrorCode::PeerShuttingDown
             | OpErrorCode::NoLink
@@ -150,6 +154,7 @@ impl OpErrorCode {
             OpErrorCode::Protocol => "the peer broke the protocol",
             OpErrorCode::Closed => "the transport is closed",
             OpErrorCode::Unsupported => "the transport does not do this",
+            OpErrorCode::Overlap => "pieces overlap where they are written, or are out of order",
         }
     }
 }
@@ -168,17 +173,19 @@ pub struct OpError {
     pub code: OpErrorCode,
     /// The system's error number behind it.
     pub os: Option<i32>,
+    /// The first bad piece of an op of many; none where no single piece is to blame.
+    pub piece: Option<u32>,
 }
 
 impl OpError {
     /// An error with this code alone.
     pub const fn new(code: OpErrorCode) -> OpError {
-        OpError { code, os: None }
+        OpError { code, os: None, piece: None }
     }
 
     /// An error with this code and the system's answer behind it.
     pub fn io(code: OpErrorCode, error: &std::io::Error) -> OpError {
-        OpError { code, os: error.raw_os_error() }
+        OpError { code, os: error.raw_os_error(), piece: None }
     }
 
     /// The error that a target's answer means, or none for [`Status::Ok`].
@@ -195,6 +202,7 @@ impl OpError {
             Status::ShuttingDown => OpErrorCode::PeerShuttingDown,
             Status::MemoryFault => OpErrorCode::RemoteMemoryFault,
             Status::Checksum => OpErrorCode::Checksum,
+            Status::Overlap => OpErrorCode::Overlap,
         };
         Some(OpError::new(code))
     }
@@ -202,6 +210,9 @@ impl OpError {
 
 impl fmt::Display for OpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(piece) = self.piece {
+            write!(f, "piece {piece}: ")?;
+        }
         match self.os {
             Some(os) => write!(f, "{}: {}", self.code, std::io::Error::from_raw_os_error(os)),
             None => write!(f, "{}", self.code),

@@ -17,6 +17,6 @@ pub mod transport;
 
 pub use capability::Capabilities;
 pub use error::{ErrorClass, OpError, OpErrorCode, TransportError};
-pub use op::{LinkId, Op, OpKind, RemoteSpan, Token};
+pub use op::{LinkId, Op, OpKind, Pieces, RemoteSpan, Token};
 pub use progress::{Arm, Completion, Event, Progress};
 pub use transport::Transport;

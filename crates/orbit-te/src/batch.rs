@@ -110,7 +110,14 @@ impl Batch {
             let remote = request.segment.span(request.kind, request.offset, length).map_err(bad)?;
             let key = request.local.keys.local.first().copied().unwrap_or_default();
             let local = request.local.raw.span(key);
-            let op = Op { kind: request.kind, link: peer.link, local, remote, token: Token(index as u64) };
+            let op = Op {
+                kind: request.kind,
+                link: peer.link,
+                local,
+                remote,
+                pieces: None,
+                token: Token(index as u64),
+            };
             match parts.iter_mut().find(|p| Arc::ptr_eq(&p.worker, &peer.worker)) {
                 Some(part) => part.ops.push(op),
                 None => {

@@ -62,6 +62,7 @@ mod core;
 mod engine;
 mod error;
 mod grants;
+mod list;
 mod notification;
 mod peer;
 mod pending;
@@ -86,6 +87,7 @@ pub use config::Config;
 pub use engine::Engine;
 pub use error::{Error, TransferError};
 pub use grants::{ExposeOptions, GrantInfo};
+pub use list::{Layout, ListError, ListFault, Side};
 pub use notification::{Notification, Notifications};
 pub use orbit_te_memory::{
     Access, Backing, ByteLimit, GrantId, HostBuffer, HostOptions, MemoryError, MemoryKind, OverLimit,

@@ -48,7 +48,14 @@ impl Initiator {
         let keys = vec![TransportKey { transport: TcpDomain.name().to_string(), bytes }];
         let key = TcpDomain.import(&remote.describe(keys)).unwrap();
         let remote = RemoteSpan { offset, key };
-        let op = Op { kind, link, local: local.whole().span(LocalKey(0)), remote, token: Token(token) };
+        let op = Op {
+            kind,
+            link,
+            local: local.whole().span(LocalKey(0)),
+            remote,
+            pieces: None,
+            token: Token(token),
+        };
         self.flying.insert(token, local.lease().unwrap());
         // SAFETY: the span is all of a region whose lease is kept until the completion; tokens are counted up.
         let taken = unsafe { self.transport.submit(&[op], Instant::now()) };

@@ -240,7 +240,7 @@ impl<'p> Harness<'p> {
         let lease = must("lease the initiator's region", ours.region.lease());
         let local_span = ours.span(local.offset, length);
         let remote_span = RemoteSpan { offset: remote.offset, key };
-        let op = Op { kind, link, local: local_span, remote: remote_span, token };
+        let op = Op { kind, link, local: local_span, remote: remote_span, pieces: None, token };
         self.ledger.add(op, local, remote, lease);
         op
     }

@@ -152,6 +152,9 @@ impl Reference {
         if op.local.length == 0 || op.local.length > self.options.max_op_bytes {
             return self.end(op.token, OpErrorCode::BadLength);
         }
+        if op.pieces.is_some() {
+            return self.end(op.token, OpErrorCode::Unsupported);
+        }
         match link.state {
             LinkState::Up => {
                 let request = Request::new(*op, link.target, self.options.delay);
@@ -199,6 +202,8 @@ unsafe impl Transport for Reference {
             write: true,
             kinds: KindSet::HOST,
             max_op_bytes: self.options.max_op_bytes,
+            max_pieces: 0,
+            max_list_bytes: 0,
             max_ops: self.options.max_ops,
             needs_target_cpu: true,
             fences: true,
