@@ -1,5 +1,6 @@
 //! Ops: what a transport is asked to do. Rule: an op is small and `Copy`; it names a link, never a lane or a rail.
 
+use crate::priority::Priority;
 use orbit_te_memory::{LocalSpan, RemoteKey};
 
 /// A link to a peer, as its transport numbers it. A slot and a count of its uses: a number of a link that is gone is
@@ -48,4 +49,6 @@ pub struct Op {
     pub remote: RemoteSpan,
     /// The name it comes back under.
     pub token: Token,
+    /// How urgent it is beside other ops that wait for the same link. A hint: no order of completion follows from it.
+    pub priority: Priority,
 }

@@ -6,7 +6,7 @@ use crate::segment::Segment;
 use crate::shared::Shared;
 use crate::transfer::{Afterwards, Part, TransferState};
 use orbit_te_memory::Lease;
-use orbit_te_transport::{Op, OpKind, Token};
+use orbit_te_transport::{Op, OpKind, Priority, Token};
 use orbit_te_wire::limits::{MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES};
 use orbit_te_wire::{Access, Features, RefusalCode, RegionId};
 use std::sync::Arc;
@@ -24,6 +24,7 @@ pub(crate) struct Request {
 pub struct Batch {
     requests: Vec<Request>,
     deadline: Option<Duration>,
+    priority: Priority,
     notification: Option<(Segment, String, Vec<u8>)>,
 }
 
@@ -58,6 +59,13 @@ impl Batch {
     /// Sets how long the transfer may take, instead of the engine's default.
     pub fn deadline(&mut self, after: Duration) -> &mut Batch {
         self.deadline = Some(after);
+        self
+    }
+
+    /// Sets how urgent it is beside other transfers of this engine. What is more urgent overtakes what has begun, chunk by chunk;
+    /// what is less urgent gets a turn now and then all the same. The requests of a batch keep their order.
+    pub fn priority(&mut self, priority: Priority) -> &mut Batch {
+        self.priority = priority;
         self
     }
 
@@ -109,7 +117,14 @@ impl Batch {
             let remote = request.segment.span(request.kind, request.offset, length).map_err(bad)?;
             let key = request.local.keys.local.first().copied().unwrap_or_default();
             let local = request.local.raw.span(key);
-            let op = Op { kind: request.kind, link: peer.link, local, remote, token: Token(index as u64) };
+            let op = Op {
+                kind: request.kind,
+                link: peer.link,
+                local,
+                remote,
+                token: Token(index as u64),
+                priority: self.priority,
+            };
             match parts.iter_mut().find(|p| Arc::ptr_eq(&p.worker, &peer.worker)) {
                 Some(part) => part.ops.push(op),
                 None => {

@@ -80,7 +80,7 @@ pub use error::{Error, TransferError};
 pub use notification::{Notification, Notifications};
 pub use orbit_te_memory::{Access, Backing, HostBuffer, HostOptions, MemoryError, MemoryKind, PageSize};
 pub use orbit_te_tcp::TcpConfig;
-pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode};
+pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode, Priority};
 pub use orbit_te_wire::{PeerId, RefusalCode, SegmentToken};
 pub use pending::Pending;
 pub use region::{Region, Slice};
