@@ -1,16 +1,19 @@
 //! A batch: requests that are submitted together and end together. Rule: it is checked whole, and admitted whole or not at all.
 
+use crate::admission::Permit;
 use crate::error::{Error, TransferError};
+use crate::receipt::Requests;
 use crate::region::Slice;
 use crate::segment::Segment;
 use crate::shared::Shared;
-use crate::transfer::{Afterwards, Part, TransferState};
+use crate::transfer::{Afterwards, Part, Timing, TransferState};
+use crate::worker::Worker;
 use orbit_te_memory::Lease;
 use orbit_te_transport::{Op, OpKind, Priority, Token};
 use orbit_te_wire::limits::{MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES};
 use orbit_te_wire::{Access, Features, RefusalCode, RegionId};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) struct Request {
     kind: OpKind,
@@ -56,7 +59,7 @@ impl Batch {
         self
     }
 
-    /// Sets how long the transfer may take, instead of the engine's default.
+    /// Sets how long the transfer may take from submitting on, instead of the engine's default; more than a year counts as one.
     pub fn deadline(&mut self, after: Duration) -> &mut Batch {
         self.deadline = Some(after);
         self
@@ -88,10 +91,13 @@ impl Batch {
     }
 
     /// Checks all requests and makes the transfer's state. Nothing has started.
-    pub(crate) fn prepare(self, shared: &Arc<Shared>) -> Result<Arc<TransferState>, Error> {
-        if self.requests.is_empty() {
-            return Err(Error::BadRequest { index: 0, why: "the batch is empty".to_string() });
-        }
+    pub(crate) fn prepare(
+        self,
+        shared: &Arc<Shared>,
+        submitted: Instant,
+        permit: Permit,
+    ) -> Result<Arc<TransferState>, Error> {
+        let timing = Timing { submitted, after: self.allowed(shared) };
         let mut parts: Vec<Part> = Vec::with_capacity(1);
         let mut leases: Vec<Lease> = Vec::with_capacity(1);
         let mut leased: Option<RegionId> = None;
@@ -134,10 +140,20 @@ impl Batch {
                 }
             }
         }
-        let after = self.deadline.unwrap_or(shared.config.deadline);
+        let records = Requests::new(self.requests.iter().map(|request| request.local.len()));
         let afterwards =
             self.notification.map(|(segment, name, payload)| announce(shared, segment, name, payload));
-        Ok(TransferState::new(parts, leases, after, afterwards.transpose()?))
+        Ok(TransferState::new(parts, records, leases, timing, permit, afterwards.transpose()?))
+    }
+
+    /// How long it may take from submitting on.
+    pub(crate) fn allowed(&self, shared: &Shared) -> Duration {
+        self.deadline.unwrap_or(shared.config.deadline)
+    }
+
+    /// The worker of its first request.
+    pub(crate) fn first_worker(&self) -> Option<&Arc<Worker>> {
+        self.requests.first().map(|request| &request.segment.inner.peer.worker)
     }
 }
 
@@ -145,7 +161,7 @@ fn announce(shared: &Arc<Shared>, to: Segment, name: String, payload: Vec<u8>) -
     check_notification(&to, &name, &payload)?;
     let control = shared.control.clone();
     Ok(Box::new(move |state: Arc<TransferState>| {
-        let limit = state.deadline.saturating_duration_since(std::time::Instant::now());
+        let limit = state.deadline.saturating_duration_since(Instant::now());
         let ends = Ends(Some(state));
         control.spawn(async move {
             let sent = notify(&to, name, payload, limit.max(Duration::from_millis(1))).await;
