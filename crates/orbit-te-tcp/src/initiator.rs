@@ -49,7 +49,7 @@ impl<N: Net> TcpTransport<N> {
             if down + unreachable_after <= now {
                 // A first attempt that is slow is not yet a failure: it has its own time limit.
                 if link.failed {
-                    unreachable.extend(link.queue.iter().copied());
+                    unreachable.extend(link.queue.iter());
                 }
             } else {
                 next.push(down + unreachable_after);
@@ -172,12 +172,14 @@ impl<N: Net> TcpTransport<N> {
         self.ask_fences(link_slot);
         loop {
             let Some(link) = self.link_mut(link_slot) else { return };
-            let Some(&op) = link.queue.front() else { break };
+            let Some(&op) = link.queue.peek() else { break };
             let Some(lane) = self.choose_lane(link_slot) else { break };
-            if self.assign(op, lane) {
-                if let Some(link) = self.link_mut(link_slot) {
-                    link.queue.pop_front();
-                }
+            // One part a turn: a more urgent op does not wait until a large one is through.
+            let last = self.assign(op, lane);
+            if let Some(link) = self.link_mut(link_slot) {
+                link.queue.take_turn(last);
+            }
+            if last {
                 if let Some(state) = self.ops.get_mut(op) {
                     state.queued = false;
                 }
@@ -289,6 +291,7 @@ impl<N: Net> TcpTransport<N> {
                     if let Some(Pending { what, .. }) = asking.pending.front_mut() {
                         if let Asked::Part { op, kind, length, .. } = *what {
                             *what = Asked::Abandoned { kind, length };
+                            self.touched(op);
                             self.part_done(op, 0, Some(OpError::new(OpErrorCode::LocalMemoryFault)));
                         }
                     }
@@ -317,6 +320,10 @@ impl<N: Net> TcpTransport<N> {
         match (frame.op, front.what) {
             (FrameOp::WriteDone, Asked::Part { op, kind: OpKind::Write, length, .. }) => {
                 asking.pop();
+                // The only refusals that come after the first byte.
+                if matches!(frame.status, Status::MemoryFault | Status::Checksum) {
+                    self.touched(op);
+                }
                 self.part_done(op, if error.is_none() { length } else { 0 }, error);
             }
             (FrameOp::ReadDone, Asked::Part { op, kind: OpKind::Read, address, length }) => {
@@ -348,6 +355,13 @@ impl<N: Net> TcpTransport<N> {
             _ => return Err(ConnError::Unexpected("an answer of another kind than its request")),
         }
         Ok(())
+    }
+
+    /// A part of an op that does not end well may have changed bytes at the side that was to receive it.
+    fn touched(&mut self, op: OpSlot) {
+        if let Some(state) = self.ops.get_mut(op) {
+            state.touched = true;
+        }
     }
 
     fn part_done(&mut self, op: OpSlot, landed: u64, error: Option<OpError>) {
@@ -402,14 +416,19 @@ impl<N: Net> TcpTransport<N> {
             asked: false,
         };
         let mut unasked = Vec::new();
-        for Pending { id, what } in &asking.pending {
+        for (at, Pending { id, what }) in asking.pending.iter().enumerate() {
             match what {
+                Asked::Part { op, .. } if lands_here(what) && at == 0 && conn.is_landing() => {
+                    self.touched(*op);
+                    self.part_done(*op, 0, Some(op_error));
+                }
                 Asked::Part { op, .. } if lands_here(what) || !conn.has_begun(*id) => {
                     self.part_done(*op, 0, Some(op_error));
                 }
                 Asked::Part { op, .. } => {
                     if let Some(state) = self.ops.get_mut(*op) {
                         state.fences += 1;
+                        state.touched = true;
                         wait.ops.push(*op);
                     }
                     self.part_done(*op, 0, Some(op_error));
@@ -511,6 +530,7 @@ impl<N: Net> TcpTransport<N> {
         let link = state.op.link.slot;
         let lanes: Vec<LaneSlot> = self.link_mut(link).map(|l| l.open().collect()).unwrap_or_default();
         let mut given_up = 0;
+        let mut touched = false;
         for slot in lanes {
             let Some(lane) = self.lanes.get_mut(slot) else { continue };
             let Lane { conn, role: Role::Asking(asking), .. } = lane else { continue };
@@ -525,6 +545,7 @@ impl<N: Net> TcpTransport<N> {
                 } else if kind == OpKind::Read && !(listed && conn.is_queued(pending.id)) {
                     pending.what = Asked::Abandoned { kind, length };
                     if at == 0 && conn.is_landing() {
+                        touched = true;
                         conn.discard_payload(length);
                     }
                 } else {
@@ -542,6 +563,7 @@ impl<N: Net> TcpTransport<N> {
         }
         if let Some(state) = self.ops.get_mut(op) {
             state.parts -= given_up;
+            state.touched |= touched;
         }
         self.fail_op(op, OpError::new(OpErrorCode::Cancelled));
         self.wake_by(grace);

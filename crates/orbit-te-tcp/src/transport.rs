@@ -186,7 +186,8 @@ impl<N: Net> TcpTransport<N> {
     }
 
     fn refuse_op(&mut self, op: &Op, code: OpErrorCode) {
-        self.done.push_back(Completion { token: op.token, result: Err(OpError::new(code)), bytes: 0 });
+        let result = Err(OpError::new(code));
+        self.done.push_back(Completion { token: op.token, result, bytes: 0, touched: false });
     }
 
     fn take_events(&mut self) {
@@ -393,7 +394,7 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             } else if self.find_link(op.link).is_none() {
                 self.refuse_op(op, OpErrorCode::NoLink);
             } else if let (Some(slot), Some(link)) = (self.ops.insert(*op), self.find_link(op.link)) {
-                link.queue.push_back(slot);
+                link.queue.push(op.priority, slot);
                 if let Some(down) = link.down_since {
                     let at = down + self.config.unreachable_after;
                     self.wake_by(at);

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::priority::Priority;
 use orbit_te_memory::{LocalSpan, RemoteKey};
 use orbit_te_wire::Piece;
 use std::ptr::NonNull;
@@ -107,4 +108,6 @@ pub struct Op {
     pub pieces: Option<Pieces>,
     /// The name it comes back under.
     pub token: Token,
+    /// How urgent it is beside other ops that wait for the same link. A hint: no order of completion follows from it.
+    pub priority: Priority,
 }

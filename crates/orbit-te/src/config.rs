@@ -36,9 +36,12 @@ pub struct Config {
     /// Decides how many bytes may be registered: [`orbit_te_memory::ByteLimit`], or one of your own. A backing counts once however
     /// many regions share it, until the last handle of the last of them is gone. Default [`orbit_te_memory::Unlimited`].
     pub registration_limit: Arc<dyn RegistrationLimit>,
-    /// Transfers that may be under way at each worker; at the limit, submitting fails with [`crate::Error::Full`] before anything has
-    /// begun. Each costs about 500 bytes and 90 for each of its requests. Default 4,096.
+    /// Transfers that may be under way; at the limit, submitting waits for room, or fails with [`crate::Error::Full`] where it may
+    /// not wait. Each costs about 600 bytes. Default 4,096.
     pub queued_transfers: usize,
+    /// Requests that all transfers under way may have together; the limit works as the one of transfers, and a batch of more is
+    /// refused. Each costs about 110 bytes. Default 1,048,576.
+    pub queued_requests: usize,
     /// Notifications from peers that are kept for [`crate::Engine::notifications`]; further ones are refused. Default 1,024.
     pub queued_notifications: usize,
     /// How long each step of opening a segment (a name, an address, a question) and other questions to a peer may take.
@@ -66,6 +69,7 @@ impl Default for Config {
             session_grants: 1024,
             registration_limit: Arc::new(Unlimited),
             queued_transfers: 4096,
+            queued_requests: 1 << 20,
             queued_notifications: 1024,
             control_timeout: Duration::from_secs(5),
             heartbeat: Duration::from_secs(5),

@@ -166,14 +166,33 @@ impl Engine {
         }
     }
 
-    /// Begins to carry out a batch. Checks all of it first, and begins all of it or nothing.
+    /// Begins to carry out a batch. Checks all of it first, and begins all of it or nothing. Where as much is under way as may be
+    /// ([`Config::queued_transfers`], [`Config::queued_requests`]), it blocks until there is room, at the latest until the batch's
+    /// deadline; who came first goes first, and the calling thread drives the engine meanwhile. See [`Engine::try_submit`] and
+    /// [`Engine::submit_async`] for callers that must not block.
     ///
     /// # Errors
-    /// [`Error::BadRequest`] with the first bad request's number, [`Error::PeerGone`], [`Error::Full`], [`Error::Memory`] for a
-    /// region that is retired or being revoked, [`Error::BadName`] for the name of a notification, [`Error::Closed`]; nothing has
-    /// started then.
+    /// [`Error::BadRequest`] with the first bad request's number, [`Error::TooLarge`] for a batch that never has room,
+    /// [`Error::TimedOut`] when there was no room until the deadline, [`Error::PeerGone`], [`Error::Memory`] for a region that is
+    /// retired or being revoked, [`Error::BadName`] for the name of a notification, [`Error::Closed`]; nothing has started then.
     pub fn submit(&self, batch: Batch) -> Result<Transfer, Error> {
         self.shared().submit(batch)
+    }
+
+    /// As [`Engine::submit`], and never waits.
+    ///
+    /// # Errors
+    /// [`Error::Full`] where there is no room now, or others wait for it; otherwise as [`Engine::submit`].
+    pub fn try_submit(&self, batch: Batch) -> Result<Transfer, Error> {
+        self.shared().try_submit(batch)
+    }
+
+    /// As [`Engine::submit`], and waits for room by a future. Dropping it before it is ready submits nothing.
+    ///
+    /// # Errors
+    /// By the answer, as [`Engine::submit`].
+    pub fn submit_async(&self, batch: Batch) -> Pending<Transfer> {
+        self.shared().submit_async(batch)
     }
 
     /// Sends a notification to the owner of a segment; the answer comes when it stands in the owner's queue. In order with other
@@ -204,8 +223,9 @@ impl Engine {
     }
 
     /// Shuts the engine down: takes no more work, fails transfers that are under way, tells peers, closes all connections, and ends
-    /// its threads. Blocks until that is done, which does not depend on peers. No memory of this side can be touched afterwards;
-    /// peers are not asked to fence, so bytes of writes that were under way may still land there for a moment.
+    /// its threads. Blocks until that is done: at once where nothing is under way, otherwise peers have 250 ms to answer writes that
+    /// have begun, which then end as fenced. No memory of this side can be touched afterwards; where a peer did not answer,
+    /// [`TransferError::Closed`](crate::TransferError::Closed) says that bytes may still land there for a moment.
     pub fn shutdown(&self) {
         let shared = self.shared();
         shared.closed.store(true, Ordering::Release);

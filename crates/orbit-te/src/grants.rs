@@ -1,6 +1,7 @@
 //! Exposing regions to peers, and what peers have of them. Rule: who may reach a region has a grant for it, which is listed here and
 //! can be revoked alone.
 
+use crate::clock;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::region::Region;
@@ -117,7 +118,7 @@ impl Engine {
     /// The grants that peers have, in the order in which they were given. Those that are over are left out once no request under
     /// them is under way.
     pub fn grants(&self) -> Vec<GrantInfo> {
-        let now = Instant::now();
+        let now = clock::now();
         self.shared().registry.grants().list(now).iter().map(|grant| info(grant, now)).collect()
     }
 
@@ -166,7 +167,7 @@ impl Shared {
         let terms = GrantTerms { name: name.to_string(), access: *access, time_to_live: *time_to_live };
         // The limit is for peers; what this side exposes is its own to bound.
         let most = if to.is_some() { self.config.session_grants.max(1) } else { usize::MAX };
-        let grant = self.registry.grants().give(to, &region.raw, &terms, most, Instant::now())?;
+        let grant = self.registry.grants().give(to, &region.raw, &terms, most, clock::now())?;
         Ok(RegionDescriptor {
             generation: grant.generation(),
             access: grant.access(),

@@ -53,6 +53,7 @@
 
 #![deny(unsafe_code)]
 
+mod admission;
 mod batch;
 mod builder;
 mod clock;
@@ -66,6 +67,7 @@ mod list;
 mod notification;
 mod peer;
 mod pending;
+mod receipt;
 mod region;
 mod registration;
 mod retention;
@@ -94,13 +96,14 @@ pub use orbit_te_memory::{
     PageSize, Registration, RegistrationError, RegistrationLimit, Unlimited,
 };
 pub use orbit_te_tcp::TcpConfig;
-pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode};
+pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode, Priority};
 pub use orbit_te_wire::{PeerId, RefusalCode, SegmentToken};
 pub use pending::Pending;
+pub use receipt::{Landed, Receipt, RequestState, Requests};
 pub use region::{Region, Slice};
 pub use retention::Retained;
 pub use segment::Segment;
-pub use transfer::{Receipt, Transfer};
+pub use transfer::Transfer;
 
 /// The example of the crate's README, compiled and run with the other examples.
 #[cfg(doctest)]

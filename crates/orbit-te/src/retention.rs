@@ -1,6 +1,7 @@
 //! Memory that is kept although its owner let it go, because somebody may still touch it. Rule: it is listed with the reason, and
 //! never freed while it is listed.
 
+use crate::clock;
 use crate::engine::Engine;
 use orbit_te_memory::{Lease, Region as RawRegion, WeakRegion};
 use orbit_te_wire::RegionId;
@@ -62,7 +63,7 @@ impl Retention {
         }
         self.ever.fetch_add(1, Ordering::Relaxed);
         tracing::error!(region = %region.id(), bytes = region.len(), reason, "memory is retained");
-        let (id, since) = (region.id(), Instant::now());
+        let (id, since) = (region.id(), clock::now());
         entries.push(Entry { region: region.downgrade(), id, reason: reason.to_string(), since });
     }
 

@@ -35,7 +35,7 @@ fn big(pair: &Pair, count: usize) -> Vec<Transfer> {
 /// A transfer of an engine that was shut down has ended, one way or the other.
 fn is_over(transfer: &Transfer) {
     match transfer.wait_for(Duration::from_secs(10)).expect("a transfer outlives its engine") {
-        Ok(_) | Err(TransferError::Closed) => {}
+        Ok(_) | Err(TransferError::Closed { .. }) => {}
         Err(TransferError::Request { error, .. }) => {
             assert!(error.code.class() != orbit_te::ErrorClass::Op, "{error:?}");
         }

@@ -3,7 +3,7 @@
 use orbit_te_memory::{Access, Backing, Domain, HostBuffer, Lease, LocalKey, Region, Registry};
 use orbit_te_tcp::{Identity, TcpAddress, TcpConfig, TcpDomain, TcpTransport};
 use orbit_te_transport::{
-    Arm, Completion, Event, LinkId, Op, OpKind, Progress, RemoteSpan, Token, Transport,
+    Arm, Completion, Event, LinkId, Op, OpKind, Priority, Progress, RemoteSpan, Token, Transport,
 };
 use orbit_te_wire::{PeerId, SessionId, TransportKey};
 use std::collections::HashMap;
@@ -55,6 +55,7 @@ impl Initiator {
             remote,
             pieces: None,
             token: Token(token),
+            priority: Priority::Normal,
         };
         self.flying.insert(token, local.lease().unwrap());
         // SAFETY: the span is all of a region whose lease is kept until the completion; tokens are counted up.

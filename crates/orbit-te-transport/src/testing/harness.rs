@@ -5,6 +5,7 @@
 
 use crate::capability::Capabilities;
 use crate::op::{LinkId, Op, OpKind, RemoteSpan, Token};
+use crate::priority::Priority;
 use crate::progress::Progress;
 use crate::testing::ledger::Ledger;
 use crate::testing::memory::{Memory, must};
@@ -240,7 +241,15 @@ impl<'p> Harness<'p> {
         let lease = must("lease the initiator's region", ours.region.lease());
         let local_span = ours.span(local.offset, length);
         let remote_span = RemoteSpan { offset: remote.offset, key };
-        let op = Op { kind, link, local: local_span, remote: remote_span, pieces: None, token };
+        let op = Op {
+            kind,
+            link,
+            local: local_span,
+            remote: remote_span,
+            pieces: None,
+            token,
+            priority: Priority::Normal,
+        };
         self.ledger.add(op, local, remote, lease);
         op
     }

@@ -88,7 +88,9 @@ impl Reference {
     }
 
     fn end(&mut self, token: Token, code: OpErrorCode) {
-        self.done.push_back(Completion { token, result: Err(OpError::new(code)), bytes: 0 });
+        // What never began is known; how far the target came with the rest is not looked up.
+        let touched = matches!(code, OpErrorCode::Cancelled | OpErrorCode::LinkBroken);
+        self.done.push_back(Completion { token, result: Err(OpError::new(code)), bytes: 0, touched });
     }
 
     /// Ends all ops of a link; what the target was doing for it has ended when this returns.
