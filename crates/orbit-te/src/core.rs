@@ -294,7 +294,8 @@ impl Core {
             }
             // SAFETY: the spans were made from slices of live regions, and the transfer holds a lease on each region until all
             // its parts are over, which is after the last completion of its ops. Tokens are a slot and a number, and a slot is
-            // freed only when every op submitted under it has completed.
+            // freed only when every op submitted under it has completed. What the ops of lists point at is kept
+            // by the transfer for as long as its leases are.
             let taken = unsafe { self.transport.submit(ops, now) };
             if active.submitted == 0 && taken > 0 {
                 active.transfer.begins(now);

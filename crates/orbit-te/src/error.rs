@@ -96,6 +96,9 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A list of pieces can't be prepared or posted; nothing has started.
+    #[error("the list can't be taken: {0}")]
+    BadList(#[from] crate::list::ListError),
     /// No more transfers, or questions to a peer, may wait now.
     #[error("the engine holds as many transfers as it may ({limit}); wait for one to end")]
     Full {

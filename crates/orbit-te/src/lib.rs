@@ -67,6 +67,7 @@ mod list;
 mod notification;
 mod peer;
 mod pending;
+mod prepared;
 mod receipt;
 mod region;
 mod registration;
@@ -96,9 +97,10 @@ pub use orbit_te_memory::{
     PageSize, Registration, RegistrationError, RegistrationLimit, Unlimited,
 };
 pub use orbit_te_tcp::TcpConfig;
-pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode, Priority};
+pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode, OpKind, Priority};
 pub use orbit_te_wire::{PeerId, RefusalCode, SegmentToken};
 pub use pending::Pending;
+pub use prepared::Prepared;
 pub use receipt::{Landed, Receipt, RequestState, Requests};
 pub use region::{Region, Slice};
 pub use retention::Retained;

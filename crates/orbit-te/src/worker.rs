@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::sleeper::Sleeper;
 use crate::transfer::TransferState;
 use crossbeam_queue::ArrayQueue;
-use orbit_te_transport::{Arm, Transport, TransportError};
+use orbit_te_transport::{Arm, Capabilities, Transport, TransportError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,6 +42,7 @@ const FENCE_LIMIT: Duration = Duration::from_millis(250);
 const DRIVER_NAP: Duration = Duration::from_millis(50);
 
 pub(crate) struct Worker {
+    capabilities: Capabilities,
     core: Mutex<Core>,
     ring: ArrayQueue<Command>,
     sleeper: Sleeper,
@@ -82,6 +83,11 @@ impl Worker {
         Ok((worker, thread))
     }
 
+    /// What its transport can do.
+    pub(crate) fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
     /// A worker that somebody else steps.
     pub(crate) fn new(mut transport: Box<dyn Transport>, config: &Config) -> Result<Arc<Worker>, Error> {
         let sleeper = Sleeper::new().map_err(io("a worker's event queue"))?;
@@ -89,6 +95,7 @@ impl Worker {
             sleeper.watch(fd).map_err(io("watching a transport"))?;
         }
         Ok(Arc::new(Worker {
+            capabilities: transport.capabilities(),
             core: Mutex::new(Core::new(transport)),
             // Room for every transfer that the engine admits, a cancel of each, and for links.
             ring: ArrayQueue::new(2 * config.queued_transfers.max(8)),
