@@ -56,6 +56,7 @@
 mod admission;
 mod batch;
 mod builder;
+mod catalogue;
 mod config;
 mod control;
 mod core;
@@ -76,6 +77,7 @@ mod worker;
 
 pub use batch::Batch;
 pub use builder::EngineBuilder;
+pub use catalogue::ErrorCode;
 pub use config::Config;
 pub use engine::Engine;
 pub use error::{Error, TransferError};
