@@ -57,6 +57,7 @@ mod admission;
 mod batch;
 mod builder;
 mod clock;
+mod catalogue;
 mod config;
 mod control;
 mod core;
@@ -86,6 +87,7 @@ mod world;
 
 pub use batch::Batch;
 pub use builder::EngineBuilder;
+pub use catalogue::ErrorCode;
 pub use config::Config;
 pub use engine::Engine;
 pub use error::{Error, TransferError};
