@@ -7,6 +7,7 @@ use crate::control::{ControlThread, Target};
 use crate::error::Error;
 use crate::notification::Notifications;
 use crate::pending::Pending;
+use crate::retention::Retention;
 use crate::segment::Segment;
 use crate::serving::{Door, Server};
 use crate::shared::Shared;
@@ -61,6 +62,7 @@ impl Engine {
             _ => config.advertise.clone(),
         };
         let control = ControlThread::start()?;
+        let retention = Arc::<Retention>::default();
         let mut joins = Vec::new();
         let mut workers = Vec::new();
         let mut servers = Vec::new();
@@ -68,7 +70,8 @@ impl Engine {
         let result = (|| -> Result<(), Error> {
             for n in 0..config.workers {
                 let transport = Box::new(TcpTransport::new(config.tcp, identity, &registry)?);
-                let (worker, join) = Worker::start(format!("orbit-te-work-{n}"), transport, &config)?;
+                let (worker, join) =
+                    Worker::start(format!("orbit-te-work-{n}"), transport, &config, retention.clone())?;
                 workers.push(worker);
                 joins.push(join);
             }
@@ -92,7 +95,7 @@ impl Engine {
             servers,
             control: control.handle.clone(),
             exposed: RwLock::new(HashMap::new()),
-            retention: Arc::default(),
+            retention,
             peers: Mutex::new(Vec::new()),
             opening: Mutex::new(HashMap::new()),
             admitted: Mutex::new(HashMap::new()),

@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::control;
 use crate::error::Error;
+use crate::guard;
 use crate::shared::Shared;
 use crate::sleeper::Sleeper;
 use orbit_te_memory::{GrantId, Lease, Registry};
@@ -16,6 +17,8 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+/// The pause before a serving thread asks the system again for what it needs.
+const REMAKE: Duration = Duration::from_millis(100);
 /// Lanes that wait to be taken by a serving thread.
 const MAX_INBOX: usize = 1024;
 
@@ -57,14 +60,10 @@ impl Server {
         name: String,
         config: &Config,
         identity: Identity,
-        registry: &Registry,
+        registry: &Arc<Registry>,
     ) -> Result<(Arc<Server>, JoinHandle<()>), Error> {
         let io = |what: &'static str| move |source| TransportError::Io { what: what.to_string(), source };
-        let mut transport = TcpTransport::new(config.tcp, identity, registry)?;
         let sleeper = Sleeper::new().map_err(io("a serving thread's event queue"))?;
-        if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(Instant::now()) {
-            sleeper.watch(fd).map_err(io("watching a transport"))?;
-        }
         let server = Arc::new(Server {
             inbox: Mutex::new(Vec::new()),
             mail: AtomicBool::new(false),
@@ -72,10 +71,13 @@ impl Server {
             stop: AtomicBool::new(false),
             spin: Duration::from_micros(config.spin_us),
         });
+        let (tcp, registry) = (config.tcp, registry.clone());
+        let make = move || TcpTransport::new(tcp, identity, &registry);
+        let first = server.watched(make()?)?;
         let own = server.clone();
         let thread = thread::Builder::new()
             .name(name)
-            .spawn(move || own.run(transport))
+            .spawn(move || own.run(first, make))
             .map_err(io("a serving thread"))?;
         Ok((server, thread))
     }
@@ -109,7 +111,37 @@ impl Server {
         self.sleeper.kick();
     }
 
-    fn run(&self, mut transport: TcpTransport) {
+    /// A transport whose events wake this thread.
+    fn watched(&self, mut transport: TcpTransport) -> Result<TcpTransport, TransportError> {
+        if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(Instant::now()) {
+            let what = || "watching a transport".to_string();
+            self.sleeper.watch(fd).map_err(|source| TransportError::Io { what: what(), source })?;
+        }
+        Ok(transport)
+    }
+
+    /// Serves until it is told to stop. A panic costs this thread's lanes, and nothing else: with the transport all of its sockets
+    /// are closed, so that nothing lands any more and its leases may go; peers make new lanes.
+    fn run(&self, first: TcpTransport, make: impl Fn() -> Result<TcpTransport, TransportError>) {
+        let mut next = Ok(first);
+        while !self.stop.load(Ordering::Acquire) {
+            match next {
+                Ok(transport) => match guard::caught(|| self.serve(transport)) {
+                    Ok(()) => return,
+                    Err(panic) => {
+                        tracing::error!(panic, "a serving thread lost its lanes; peers make new ones");
+                    }
+                },
+                Err(error) => {
+                    tracing::error!(%error, "no transport for a serving thread; trying again");
+                    thread::sleep(REMAKE);
+                }
+            }
+            next = make().and_then(|transport| self.watched(transport));
+        }
+    }
+
+    fn serve(&self, mut transport: TcpTransport) {
         let mut progress = Progress::with_capacity(1);
         let mut now = Instant::now();
         let mut quiet_since = now;

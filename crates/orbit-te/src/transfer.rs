@@ -2,6 +2,7 @@
 //! its leases are dropped before anybody is told; dropping the handle drops interest and nothing else.
 
 use crate::error::TransferError;
+use crate::guard;
 use crate::worker::Worker;
 use orbit_te_memory::Lease;
 use orbit_te_transport::Op;
@@ -115,7 +116,8 @@ impl TransferState {
         let (afterwards, error) = (inner.afterwards.take(), inner.error.take());
         drop(inner);
         // Nobody touches the memory any more: the leases go first, and with them perhaps the memory and its owner.
-        drop(leases);
+        // That runs an owner's code; if it panics, the transfer ends all the same.
+        guard::contain("letting memory go", || drop(leases));
         match (afterwards, error) {
             (Some(afterwards), None) => afterwards(self.clone()),
             (_, error) => self.end(error),
@@ -151,6 +153,11 @@ impl TransferState {
             inner.waker = Some(waker.clone());
         }
         true
+    }
+
+    /// Takes its leases away from it, to be kept.
+    pub(crate) fn take_leases(&self) -> Vec<Lease> {
+        std::mem::take(&mut self.inner.lock().leases)
     }
 
     fn result(&self) -> Option<Result<Receipt, TransferError>> {

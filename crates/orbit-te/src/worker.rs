@@ -7,9 +7,11 @@
 //! [`Worker::attend`].
 
 use crate::config::Config;
-use crate::core::{Command, Core, Ended};
+use crate::core::{Command, Core};
 use crate::error::Error;
+use crate::guard;
 use crate::pending::thread_waker;
+use crate::retention::Retention;
 use crate::sleeper::Sleeper;
 use crate::transfer::TransferState;
 use crossbeam_queue::ArrayQueue;
@@ -65,6 +67,7 @@ pub(crate) struct Worker {
     is_away: AtomicBool,
     called: Condvar,
     stop: AtomicBool,
+    retention: Arc<Retention>,
 }
 
 impl Worker {
@@ -73,6 +76,7 @@ impl Worker {
         name: String,
         mut transport: Box<dyn Transport>,
         config: &Config,
+        retention: Arc<Retention>,
     ) -> Result<(Arc<Worker>, JoinHandle<()>), Error> {
         let io = |what: &str| {
             let what = what.to_string();
@@ -101,6 +105,7 @@ impl Worker {
             is_away: AtomicBool::new(false),
             called: Condvar::new(),
             stop: AtomicBool::new(false),
+            retention,
         });
         let own = worker.clone();
         let thread =
@@ -115,7 +120,7 @@ impl Worker {
         fence(Ordering::SeqCst);
         let now = Instant::now();
         if let Some(mut core) = self.core.try_lock() {
-            core.feed(&self.ring, now);
+            self.guarded(&mut core, true, |core| core.feed(&self.ring, now));
             self.let_go(core);
         }
         // A caller in the middle of many waits will be back at once; otherwise the worker's thread is called for this.
@@ -234,7 +239,7 @@ impl Worker {
         let mut now = Instant::now();
         let mut quiet_since = now;
         while !enough() && now < until {
-            if core.step(&self.ring, now) {
+            if self.guarded(&mut core, true, |core| core.step(&self.ring, now)) {
                 quiet_since = now;
                 // Without the core, whoever took it meanwhile has also taken over what there is to do.
                 core = self.tell_ended(core)?;
@@ -259,7 +264,7 @@ impl Worker {
         drop(core);
         // Before anybody is told: who waited for room finds it.
         self.under_way.fetch_sub(told.len(), Ordering::AcqRel);
-        told.drain(..).for_each(Ended::tell);
+        told.drain(..).for_each(|ended| guard::contain("being told of a transfer's end", || ended.tell()));
         // Pairs with the fence of a caller who is about to nap.
         fence(Ordering::SeqCst);
         self.ring_napper();
@@ -294,7 +299,10 @@ impl Worker {
         loop {
             core = self.tell_ended(core)?;
             let now = Instant::now();
-            let wake = core.next_look(now);
+            let wake = self.guarded(&mut core, Some(now), |core| core.next_look(now));
+            if core.has_ended() {
+                continue;
+            }
             drop(core);
             fence(Ordering::SeqCst);
             let wake_ns = wake.map_or(FOREVER, |at| self.since_epoch(at));
@@ -309,8 +317,17 @@ impl Worker {
                 Some(again) => core = again,
                 None => return wake,
             }
-            core.feed(&self.ring, Instant::now());
+            self.guarded(&mut core, true, |core| core.feed(&self.ring, Instant::now()));
         }
+    }
+
+    /// Calls the core. A panic in it is the transport's: what its transfers hold is kept, they end, and whoever called goes on with
+    /// `otherwise`.
+    fn guarded<R>(&self, core: &mut Core, otherwise: R, call: impl FnOnce(&mut Core) -> R) -> R {
+        guard::caught(|| call(core)).unwrap_or_else(|why| {
+            core.fail(&why, &self.retention);
+            otherwise
+        })
     }
 
     /// Waits while another thread drives.
@@ -342,7 +359,7 @@ impl Worker {
             let mut now = Instant::now();
             let mut quiet_since = now;
             loop {
-                if core.step(&self.ring, now) {
+                if self.guarded(&mut core, true, |core| core.step(&self.ring, now)) {
                     quiet_since = now;
                     match self.tell_ended(core) {
                         Some(again) => core = again,
@@ -358,7 +375,9 @@ impl Worker {
                 }
                 now = Instant::now();
             }
-            let Arm::Sleep { until, .. } = core.arm(now) else { continue };
+            let Arm::Sleep { until, .. } = self.guarded(&mut core, Arm::Ready, |core| core.arm(now)) else {
+                continue;
+            };
             self.asleep_until.store(until.map_or(FOREVER, |at| self.since_epoch(at)), Ordering::SeqCst);
             drop(core);
             fence(Ordering::SeqCst);
@@ -390,12 +409,12 @@ impl Worker {
 
     /// Closes the core and drives it until nothing is left.
     fn finish(&self) {
-        self.core.lock().close(&self.ring, Instant::now());
+        self.guarded(&mut self.core.lock(), (), |core| core.close(&self.ring, Instant::now()));
         loop {
             let mut core = self.core.lock();
             let now = Instant::now();
-            core.feed(&self.ring, now);
-            let any = core.step(&self.ring, now);
+            let any =
+                self.guarded(&mut core, true, |core| core.feed(&self.ring, now) | core.step(&self.ring, now));
             let Some(mut core) = self.tell_ended(core) else { continue };
             if core.is_idle() && self.ring.is_empty() {
                 drop(core);
@@ -406,7 +425,7 @@ impl Worker {
                 }
                 continue;
             }
-            let wake = core.next_look(now);
+            let wake = self.guarded(&mut core, Some(now), |core| core.next_look(now));
             drop(core);
             if !any {
                 let soon = now + FINISH_TICK;
