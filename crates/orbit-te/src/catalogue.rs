@@ -110,18 +110,9 @@ impl Error {
             Error::TimedOut { .. } => 112,
             Error::Closed => 113,
             Error::Wire(_) => 114,
-            Error::Memory(error) => match error {
-                MemoryError::ZeroLength { .. } => 301,
-                MemoryError::OutOfRange { .. } => 302,
-                MemoryError::NoMemory { .. } => 303,
-                MemoryError::NoRandom(_) => 304,
-                MemoryError::Retired { .. } => 305,
-                MemoryError::BeingRevoked { .. } => 306,
-                MemoryError::StillLeased { .. } => 307,
-                MemoryError::Refused { .. } => 308,
-                MemoryError::BadRemoteKey { .. } => 309,
-                _ => 300,
-            },
+            Error::BadList(_) => 115,
+            Error::Memory(error) => memory(error),
+            Error::Registration(error) => memory(&error.source),
             Error::Transport(error) => match error {
                 TransportError::Unavailable { .. } => 401,
                 TransportError::BadAddress { .. } => 402,
@@ -141,6 +132,26 @@ impl Error {
     }
 }
 
+fn memory(error: &MemoryError) -> u16 {
+    match error {
+        MemoryError::ZeroLength { .. } => 301,
+        MemoryError::OutOfRange { .. } => 302,
+        MemoryError::NoMemory { .. } => 303,
+        MemoryError::NoRandom(_) => 304,
+        MemoryError::Retired { .. } => 305,
+        MemoryError::BeingRevoked { .. } => 306,
+        MemoryError::StillLeased { .. } => 307,
+        MemoryError::Refused { .. } => 308,
+        MemoryError::BadRemoteKey { .. } => 309,
+        MemoryError::OverLimit { .. } => 310,
+        MemoryError::Overlap { .. } => 311,
+        MemoryError::TooManyGrants { .. } => 312,
+        MemoryError::HolderGone => 313,
+        MemoryError::UnknownGrant { .. } => 314,
+        _ => 300,
+    }
+}
+
 impl TransferError {
     /// Its code in the catalogue. That of a failed request is the code of its op error.
     pub fn code(&self) -> ErrorCode {
@@ -150,6 +161,7 @@ impl TransferError {
             TransferError::Cancelled { .. } => ErrorCode::numbered(201),
             TransferError::Notification(_) => ErrorCode::numbered(202),
             TransferError::Closed { .. } => ErrorCode::numbered(203),
+            TransferError::WorkerFailed(_) => ErrorCode::numbered(204),
         }
     }
 
@@ -157,7 +169,7 @@ impl TransferError {
     pub fn cause(&self) -> Option<&str> {
         match self {
             TransferError::Request { cause, .. } | TransferError::Deadline { cause, .. } => cause.as_deref(),
-            TransferError::Notification(cause) => Some(cause),
+            TransferError::Notification(cause) | TransferError::WorkerFailed(cause) => Some(cause),
             TransferError::Cancelled { .. } | TransferError::Closed { .. } => None,
         }
     }
@@ -289,6 +301,14 @@ static CATALOGUE: &[Entry] = &[
         "the link broke under the request, and the peer could not be asked to fence it",
         "do not reuse the peer's memory until its engine has ended or revoked the region",
     ),
+    entry(20, "grant-ended", Op, "the grant to the region was revoked, or has expired", REOPEN),
+    entry(
+        21,
+        "overlap",
+        Op,
+        "pieces of a list overlap where they are written",
+        "give every byte one piece; the message names the first that overlaps",
+    ),
     entry(100, "config", Op, "the configuration can't be used", "change the setting that the message names"),
     entry(
         101,
@@ -377,6 +397,13 @@ static CATALOGUE: &[Entry] = &[
         "give the token whole; use the same version at both sides",
     ),
     entry(
+        115,
+        "bad-list",
+        Op,
+        "a list of pieces can't be prepared or posted",
+        "correct the piece that the message names by its number",
+    ),
+    entry(
         200,
         "deadline",
         Link,
@@ -403,6 +430,13 @@ static CATALOGUE: &[Entry] = &[
         Op,
         "the engine was shut down under the transfer",
         "wait for transfers before shutting down; see `landed` and `fenced`",
+    ),
+    entry(
+        204,
+        "worker-failed",
+        Device,
+        "the engine's worker has panicked under the transfer",
+        "start a new engine, and report the message; the memory is kept, and listed as retained",
     ),
     entry(
         300,
@@ -461,6 +495,35 @@ static CATALOGUE: &[Entry] = &[
         Op,
         "the peer's key for the region does not parse",
         "use the same version at both sides",
+    ),
+    entry(
+        310,
+        "over-limit",
+        Op,
+        "more bytes would be registered than the limit permits",
+        "retire regions and drop their handles, or raise the limit",
+    ),
+    entry(
+        311,
+        "rights-overlap",
+        Op,
+        "the memory is registered already with other rights, where a transport shares one registration",
+        "register it once with all rights that are needed",
+    ),
+    entry(
+        312,
+        "too-many-grants",
+        Op,
+        "the peer's session has as many segments open as it may",
+        "drop segments that are not needed, or raise `session_grants` at the owner",
+    ),
+    entry(313, "holder-gone", Link, "the session that asked for the grant has ended", REOPEN),
+    entry(
+        314,
+        "unknown-grant",
+        Op,
+        "there is no such grant, or it has ended",
+        "see `Engine::grants` for those there are",
     ),
     entry(
         400,

@@ -10,6 +10,7 @@ use crate::notification::Notifications;
 use crate::pending::Pending;
 use crate::prepared::Prepared;
 use crate::region::Slice;
+use crate::retention::Retention;
 use crate::segment::Segment;
 use crate::serving::{Door, Server};
 use crate::shared::{Parts, Shared};
@@ -64,6 +65,7 @@ impl Engine {
             _ => config.advertise.clone(),
         };
         let control = ControlThread::start()?;
+        let retention = Arc::<Retention>::default();
         let mut joins = Vec::new();
         let mut workers = Vec::new();
         let mut servers = Vec::new();
@@ -71,7 +73,8 @@ impl Engine {
         let result = (|| -> Result<(), Error> {
             for n in 0..config.workers {
                 let transport = Box::new(TcpTransport::new(config.tcp, identity, &registry)?);
-                let (worker, join) = Worker::start(format!("orbit-te-work-{n}"), transport, &config)?;
+                let (worker, join) =
+                    Worker::start(format!("orbit-te-work-{n}"), transport, &config, retention.clone())?;
                 workers.push(worker);
                 joins.push(join);
             }
@@ -93,6 +96,7 @@ impl Engine {
             servers,
             control: control.handle.clone(),
             world: Arc::new(Os),
+            retention,
         });
         let door = listener.map(|listener| Door::open(listener, Arc::downgrade(&shared))).transpose();
         let (failed, door) = match (result, door) {

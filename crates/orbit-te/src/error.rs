@@ -169,6 +169,10 @@ pub enum TransferError {
     /// The bytes are in place, but the notification bound to them was not taken.
     #[error("the bytes are in place, but the notification was not delivered: {0}")]
     Notification(Arc<str>),
+    /// The worker that carried it out has panicked. Nobody knows what may still touch the memory, so it is kept for ever
+    /// ([`crate::Engine::retained`]).
+    #[error("the engine's worker has failed ({0}); its memory is kept, start a new engine")]
+    WorkerFailed(Arc<str>),
     /// The engine was shut down. The local memory can't be touched any more.
     #[error(
         "the engine is shut down{}",

@@ -56,14 +56,16 @@
 mod admission;
 mod batch;
 mod builder;
-mod clock;
 mod catalogue;
+mod clock;
 mod config;
 mod control;
 mod core;
+mod dead;
 mod engine;
 mod error;
 mod grants;
+mod guard;
 mod list;
 mod notification;
 mod peer;

@@ -76,12 +76,23 @@ pub(crate) struct Parts {
     pub(crate) servers: Vec<Arc<Server>>,
     pub(crate) control: Handle,
     pub(crate) world: Arc<dyn World>,
+    pub(crate) retention: Arc<Retention>,
 }
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Arc<Shared> {
-        let Parts { config, identity, registry, domains, addresses, workers, servers, control, world } =
-            parts;
+        let Parts {
+            config,
+            identity,
+            registry,
+            domains,
+            addresses,
+            workers,
+            servers,
+            control,
+            world,
+            retention,
+        } = parts;
         let (notifications, receiver) = mpsc::channel(config.queued_notifications.max(1));
         let admission = Admission::new(config.queued_transfers, config.queued_requests);
         Arc::new(Shared {
@@ -97,7 +108,7 @@ impl Shared {
             control,
             world,
             exposed: RwLock::new(HashMap::new()),
-            retention: Arc::default(),
+            retention,
             peers: Mutex::new(Vec::new()),
             opening: Mutex::new(HashMap::new()),
             admitted: Mutex::new(BTreeMap::new()),

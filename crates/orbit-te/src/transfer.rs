@@ -4,6 +4,7 @@
 use crate::admission::Permit;
 use crate::clock;
 use crate::error::{Error, TransferError};
+use crate::guard;
 use crate::prepared::Kept;
 use crate::receipt::{Landed, Receipt, Requests, Tally};
 use crate::worker::Worker;
@@ -160,7 +161,8 @@ impl TransferState {
         }
         drop(inner);
         // Nobody touches the memory any more: the leases go first, and with them perhaps the memory and its owner.
-        drop((leases, kept));
+        // That runs an owner's code; if it panics, the transfer ends all the same.
+        guard::contain("letting memory go", || drop((leases, kept)));
         match afterwards {
             Some(afterwards) => afterwards(self.clone()),
             None => self.end(error),
@@ -263,6 +265,14 @@ impl TransferState {
 
     fn receipt(&self) -> Option<Receipt> {
         self.inner.lock().receipt.clone()
+    }
+
+    /// Takes its leases away from it, to be kept.
+    pub(crate) fn take_leases(&self) -> Vec<Lease> {
+        let mut inner = self.inner.lock();
+        // What the ops of lists point at is kept with the memory.
+        std::mem::take(&mut inner.kept).into_iter().for_each(std::mem::forget);
+        std::mem::take(&mut inner.leases)
     }
 
     fn result(&self) -> Option<Result<Receipt, TransferError>> {
