@@ -74,6 +74,8 @@ fn every_op_code_is_listed() {
         Protocol,
         Closed,
         Unsupported,
+        GrantEnded,
+        Overlap,
     ];
     for code in all {
         let listed = ErrorCode::of_op(code);
