@@ -154,7 +154,7 @@ impl Shared {
     /// a peer, so it is a matter of their turn.
     pub(crate) fn evict(&self, held: Held) -> Duration {
         self.servers.iter().for_each(|server| server.evict(held));
-        EVICTION
+        if self.servers.is_empty() { Duration::ZERO } else { EVICTION }
     }
 
     /// The lock to hold while somebody is called at this address.

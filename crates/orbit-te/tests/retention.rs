@@ -54,11 +54,13 @@ fn retiring_ends_soon_after_its_limit_under_stalling_lanes() {
         let mut lanes: Vec<RawLane> = (1..4).map(|number| raw.lane(number)).collect();
         let mut good = raw.lane(9);
         lanes.iter_mut().for_each(|lane| stall(lane, how, &pool));
-        eventually("each lane holds it", SOON, || memory.leases() >= 3);
+        // Of eight reads the kernel takes one or two off the target's hands: more than 16 leases are of three lanes.
+        let of_all = if let Stall::HalfSent = how { 3 } else { 17 };
+        eventually("each lane holds it", SOON, || memory.leases() >= of_all);
         let begun = Instant::now();
         target.retire(&memory, LIMIT).unwrap();
         let took = begun.elapsed();
-        assert!(took >= LIMIT && took < LIMIT + Duration::from_millis(900), "{how:?} took {took:?}");
+        assert!(took >= LIMIT && took < LIMIT + Duration::from_millis(1500), "{how:?} took {took:?}");
         assert_eq!(memory.leases(), 0);
         assert!(target.retained().is_empty());
         assert!(lanes.iter_mut().all(|lane| lane.is_closed_within(SOON)), "{how:?}");
