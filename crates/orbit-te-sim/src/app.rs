@@ -42,6 +42,20 @@ pub struct Counts {
     pub disturbances: u64,
 }
 
+impl Counts {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Counts) {
+        let Counts { transfers, succeeded, failed, notifications, opened, withdrawn, disturbances } = other;
+        self.transfers += transfers;
+        self.succeeded += succeeded;
+        self.failed += failed;
+        self.notifications += notifications;
+        self.opened += opened;
+        self.withdrawn += withdrawn;
+        self.disturbances += disturbances;
+    }
+}
+
 pub(crate) struct App {
     pub(crate) counts: Counts,
     pub(crate) quiet: bool,
@@ -327,8 +341,11 @@ impl App {
     fn lose(&mut self, requests: &[Request], gone: bool) {
         for Request { write, local, remote, data, epoch, .. } in requests {
             let memory = &mut self.memories[remote.memory];
-            if *write && memory.epoch == *epoch {
-                memory.shadow.may_land(remote.offset, data.clone());
+            if memory.epoch == *epoch && (*write || !gone) {
+                if *write {
+                    memory.shadow.may_land(remote.offset, data.clone());
+                }
+                // A read that is still under way would find what the next one writes there.
                 self.set_slot(*remote, Slot::Lost);
             } else {
                 self.set_slot(*remote, Slot::Free);

@@ -35,7 +35,6 @@ const YIELDS: usize = 3;
 /// A process in one of its lives.
 pub(crate) struct Host {
     pub(crate) life: usize,
-    pub(crate) address: SocketAddr,
     pub(crate) config: Config,
     pub(crate) wake_ns: u64,
     pub(crate) notifications: Notifications,
@@ -92,7 +91,6 @@ impl Host {
         drop(entered);
         Host {
             life,
-            address,
             config: config.clone(),
             wake_ns: now_ns,
             notifications,
@@ -131,11 +129,6 @@ impl Host {
         queues::check(*life, "transfers", under_way, config.queued_transfers, &mut net.report);
         let ops = net.live.get(life).map_or(0, |live| live.len());
         queues::check(*life, "ops", ops, config.tcp.max_ops as usize, &mut net.report);
-    }
-
-    /// For calls from outside of a turn.
-    pub(crate) fn process(&self) -> &Process {
-        &self.process
     }
 
     /// Runs something as the process.

@@ -19,6 +19,7 @@ mod sys;
 mod trace;
 mod watch;
 
+pub use app::Counts;
 pub use check::{Checker, Violation};
 pub use faults::Faults;
 pub use plant::Plant;

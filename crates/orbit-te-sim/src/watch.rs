@@ -8,7 +8,8 @@ use crate::net::stream::SimNet;
 use crate::plant::Plant;
 use orbit_te_tcp::TcpTransport;
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, LinkId, Op, OpKind, Progress, Token, Transport, TransportError,
+    Arm, Capabilities, Completion, LinkId, Op, OpError, OpErrorCode, OpKind, Progress, Token, Transport,
+    TransportError,
 };
 use orbit_te_wire::PeerId;
 use std::collections::BTreeSet;
@@ -78,7 +79,8 @@ unsafe impl Transport for Watched {
             net.trace.note("op", &[now_ns, self.life as u64, op.token.0, op.local.length]);
             if op.kind == OpKind::Write && op.local.length > 2_000 && net.plant_now(Plant::EarlyCompletion) {
                 self.kept.insert(op.token.0);
-                self.early.push(Completion { token: op.token, result: Ok(()), bytes: op.local.length });
+                let error = OpError::new(OpErrorCode::CancelledUnfenced);
+                self.early.push(Completion { token: op.token, result: Err(error), bytes: 0 });
             }
         }
         taken
