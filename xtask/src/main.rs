@@ -4,6 +4,7 @@ mod bench;
 mod fuzz;
 mod msrv;
 mod process;
+mod sim;
 mod soak;
 mod step;
 mod tally;
@@ -26,6 +27,10 @@ enum Command {
     ///
     /// Exits with 0 when nothing was found, 1 on a finding, and 2 when fuzzing can't be had here.
     Fuzz(fuzz::FuzzArgs),
+    /// Simulate whole engines on a network in memory, with faults: one run for each seed.
+    ///
+    /// Exits with 0 when all promises held, and 1 when not, with the failing seeds.
+    Sim(sim::SimArgs),
     /// Compare the engine with plain sockets, and with other engines, over loopback.
     ///
     /// Exits with 3 when `--check` finds a demand unmet.
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Msrv => msrv::run(),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
         Command::Soak(args) => soak::run(&args),
         Command::SoakWorker(args) => soak::run_worker(&args).map(|()| ExitCode::SUCCESS),

@@ -5,7 +5,7 @@ use crate::process::{cargo, expect_success, line_of, program, quietly_within, re
 use crate::step::{Ledger, Outcome, SKIP_FILE};
 use crate::tally::Tally;
 use crate::tools::CARGO_DENY;
-use crate::{fuzz, msrv, soak};
+use crate::{fuzz, msrv, sim, soak};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -31,6 +31,7 @@ pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     ledger.step("licences, bans, sources", full(deny));
     ledger.step("advisories", full(advisories));
     ledger.step("tests", || tests(&mut tally));
+    ledger.step("simulation", full(sim::step));
     ledger.step("soak of half a minute", full(soak::smoke));
     ledger.step("oldest compiler", full(msrv::build));
     ledger.step("fuzz targets build", full(fuzz::build));

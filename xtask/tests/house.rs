@@ -16,6 +16,11 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/orbit-te-memory/src/backing.rs", "the owner of a range of addresses"),
     ("crates/orbit-te-memory/src/host.rs", "the owner of a mapping, before it becomes a backing"),
     ("crates/orbit-te-memory/src/region.rs", "copies and addresses inside a backing"),
+    ("crates/orbit-te-sim/src/net/stream.rs", "sends and receives by address, over a network in memory"),
+    (
+        "crates/orbit-te-sim/src/watch.rs",
+        "hands on the promises of the transport contract, or breaks them on purpose",
+    ),
     ("crates/orbit-te-tcp/src/conn.rs", "hands ranges of leased regions to the socket calls"),
     ("crates/orbit-te-tcp/src/net.rs", "the trait of streams that send and receive by address"),
     ("crates/orbit-te-tcp/src/transport.rs", "the promises of the transport contract"),

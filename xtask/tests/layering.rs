@@ -21,6 +21,8 @@ const FACADE: &[&str] = &[
     "orbit-te-storage",
     "orbit-te-directory",
 ];
+const SIMULATION: &[&str] =
+    &["orbit-te-wire", "orbit-te-memory", "orbit-te-transport", "orbit-te-tcp", "orbit-te"];
 /// What stands on the facade reaches transports through it alone; memory and wire are values that everybody shares.
 const APPLICATION: &[&str] = &["orbit-te-wire", "orbit-te-memory", "orbit-te"];
 
@@ -35,6 +37,8 @@ const LAYERS: &[Layer] = &[
     Layer { krate: "orbit-te-storage", may_name: TRANSPORT },
     Layer { krate: "orbit-te-directory", may_name: &["orbit-te-wire"] },
     Layer { krate: "orbit-te", may_name: FACADE },
+    // Steps the facade and the TCP transport itself; nothing of it reaches users.
+    Layer { krate: "orbit-te-sim", may_name: SIMULATION },
     Layer { krate: "orbit-te-cli", may_name: APPLICATION },
     Layer { krate: "orbit-te-python", may_name: APPLICATION },
     Layer { krate: "orbit-te-capi", may_name: APPLICATION },
@@ -53,7 +57,17 @@ const HOMES: &[(&str, &[&str])] = &[
     ("io-uring", &["orbit-te-storage"]),
     ("mio", &["orbit-te-tcp", "orbit-te-shm", "orbit-te"]),
     ("socket2", &["orbit-te-tcp", "orbit-te-shm", "orbit-te"]),
-    ("tokio", &["orbit-te", "orbit-te-cli", "orbit-te-directory", "orbit-te-python", "orbit-te-capi"]),
+    (
+        "tokio",
+        &[
+            "orbit-te",
+            "orbit-te-sim",
+            "orbit-te-cli",
+            "orbit-te-directory",
+            "orbit-te-python",
+            "orbit-te-capi",
+        ],
+    ),
     ("anyhow", &["orbit-te-cli", "xtask"]),
 ];
 

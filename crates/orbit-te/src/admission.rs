@@ -49,6 +49,12 @@ impl Admission {
         Arc::new(Admission { most_transfers, most_requests, state: Mutex::default() })
     }
 
+    /// How many transfers have a place.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn transfers(&self) -> usize {
+        self.state.lock().transfers
+    }
+
     /// A place at once, or none. Who waits goes first.
     pub(crate) fn enter(self: &Arc<Self>, requests: usize) -> Option<Permit> {
         let mut state = self.state.lock();

@@ -41,6 +41,8 @@ pub(crate) struct Session {
     outgoing: mpsc::Sender<Outgoing>,
     waiting: Mutex<BTreeMap<u64, oneshot::Sender<Control>>>,
     next: AtomicU64,
+    /// The number of the last notification that the peer sent.
+    notified: AtomicU64,
     gone: OnceLock<Arc<str>>,
 }
 
@@ -61,6 +63,7 @@ impl Session {
             outgoing,
             waiting: Mutex::new(BTreeMap::new()),
             next: AtomicU64::new(1),
+            notified: AtomicU64::new(0),
             gone: OnceLock::new(),
         };
         (Arc::new(session), queue)
@@ -260,6 +263,12 @@ async fn handle(session: &Session, message: Control, shared: &Weak<Shared>) -> O
                 Err((code, reason)) => refused(request, code, &reason),
             },
         },
+        // Numbers rise: this one was here before, and has been answered.
+        Control::Notify { request, .. }
+            if session.notified.fetch_max(request, Ordering::Relaxed) >= request =>
+        {
+            return None;
+        }
         Control::Notify { request, name, payload } => match shared.upgrade() {
             None => closed(request),
             Some(shared) => match shared.queue_notification(session, name, payload) {

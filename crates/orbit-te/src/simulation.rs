@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::retention::Retention;
 use crate::serving::{self, Server};
 use crate::shared::{Parts, Shared};
 use crate::worker::Worker;
@@ -51,7 +52,8 @@ impl Process {
     /// [`Error::Transport`] when the system gives no descriptors.
     pub fn new(materials: Materials) -> Result<Process, Error> {
         let Materials { config, identity, registry, domains, addresses, transport, world } = materials;
-        let worker = Worker::new(transport, &config)?;
+        let retention = Arc::<Retention>::default();
+        let worker = Worker::new(transport, &config, retention.clone())?;
         let server = Server::new(&config)?;
         let shared = Shared::new(Parts {
             config,
@@ -63,6 +65,7 @@ impl Process {
             servers: vec![server.clone()],
             control: Handle::current(),
             world,
+            retention,
         });
         Ok(Process { engine: Engine::without_threads(shared), worker, server })
     }
@@ -92,7 +95,7 @@ impl Process {
 
     /// Transfers that are under way.
     pub fn under_way(&self) -> usize {
-        self.worker.under_way()
+        self.engine.shared().admission.transfers()
     }
 
     /// Shuts the engine down as [`Engine::shutdown`] does, but for the threads: step until [`Process::is_idle`].

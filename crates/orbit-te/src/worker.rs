@@ -476,11 +476,6 @@ impl Worker {
         self.core.lock().is_idle() && self.ring.is_empty()
     }
 
-    #[cfg(feature = "simulation")]
-    pub(crate) fn under_way(&self) -> usize {
-        self.under_way.load(Ordering::Acquire)
-    }
-
     fn since_epoch(&self, at: Instant) -> u64 {
         // Never `AWAKE`: a time in the past is as good as the first nanosecond.
         (at.saturating_duration_since(self.epoch).as_nanos() as u64).clamp(1, FOREVER - 1)

@@ -1,0 +1,65 @@
+//! What may go wrong, and how often. Rule: every fault of the simulation is an option here.
+
+use fastrand::Rng;
+
+/// The faults of a run. Probabilities are from 0 to 1; times are virtual.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Faults {
+    /// That a send or a receive moves less than it might.
+    pub partial: f64,
+    /// That a connection is reset at some time.
+    pub reset: f64,
+    /// That a connection falls silent at some time, and neither side is told before its keep-alive runs out.
+    pub half_open: f64,
+    /// That a connection is slow: a hundredth of the others' bandwidth.
+    pub slow: f64,
+    /// Added to the delay of each connection, at most, in µs; lanes differ, so what goes over them is reordered.
+    pub delay_us: u64,
+    /// Added to the delay of each segment, at most, in µs.
+    pub jitter_us: u64,
+    /// That a control message is sent twice.
+    pub duplicate: f64,
+    /// That registering memory is refused.
+    pub refuse_registration: f64,
+    /// Stalls of a process, expected in a second.
+    pub stalls: f64,
+    /// How long a stall lasts, at most, in ms.
+    pub stall_ms: u64,
+    /// Crashes of a process, expected in a second; half of them silent, as when a host loses its power.
+    pub crashes: f64,
+}
+
+impl Faults {
+    /// Nothing goes wrong.
+    pub const NONE: Faults = Faults {
+        partial: 0.0,
+        reset: 0.0,
+        half_open: 0.0,
+        slow: 0.0,
+        delay_us: 0,
+        jitter_us: 0,
+        duplicate: 0.0,
+        refuse_registration: 0.0,
+        stalls: 0.0,
+        stall_ms: 0,
+        crashes: 0.0,
+    };
+
+    /// A random subset of all faults, each with a random weight. Runs with few faults get far; runs with many find combinations.
+    pub fn swarm(rng: &mut Rng) -> Faults {
+        let mut some = |most: f64| if rng.bool() { rng.f64() * most } else { 0.0 };
+        Faults {
+            partial: some(0.7),
+            reset: some(0.5),
+            half_open: some(0.3),
+            slow: some(0.4),
+            delay_us: some(20_000.0) as u64,
+            jitter_us: some(5_000.0) as u64,
+            duplicate: some(0.3),
+            refuse_registration: some(0.3),
+            stalls: some(2.0),
+            stall_ms: 20 + some(3_000.0) as u64,
+            crashes: some(1.0),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What the application believes: its regions and what they hold, the slots into which they are divided, and the transfers under way.
+//! Rule: two transfers never share a slot, so that what a success promises is one answer.
+
+use crate::check::bytes::Shadow;
+use orbit_te::{Pending, Region, Segment, Transfer, TransferError};
+use orbit_te_memory::Backing;
+use std::sync::Arc;
+
+/// A part of a region that one op at a time may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slot {
+    Free,
+    Busy,
+    /// Bytes may land there at any time, or be read from there: it is not used again.
+    Lost,
+}
+
+/// A region of one life.
+pub(crate) struct Memory {
+    pub(crate) life: usize,
+    pub(crate) handle: Region,
+    /// Keeps it mapped until the run ends.
+    pub(crate) _backing: Arc<Backing>,
+    pub(crate) address: u64,
+    pub(crate) slot_bytes: usize,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) shadow: Shadow,
+    /// How often all that peers knew of it was made stale, for certain.
+    pub(crate) epoch: u32,
+    /// Its name and token, if it is exposed.
+    pub(crate) exposed: Option<(String, String)>,
+    pub(crate) retiring: bool,
+    pub(crate) retired: bool,
+    pub(crate) revoking: bool,
+    /// Whether its process lives.
+    pub(crate) alive: bool,
+}
+
+/// A segment that one life has opened.
+pub(crate) struct Opened {
+    pub(crate) life: usize,
+    pub(crate) segment: Segment,
+    pub(crate) memory: usize,
+    /// The memory's epoch when it was open: what it knows is of no later one.
+    pub(crate) epoch: u32,
+}
+
+/// A segment that is being opened.
+pub(crate) struct Opening {
+    pub(crate) life: usize,
+    pub(crate) memory: usize,
+    pub(crate) pending: Pending<Segment>,
+}
+
+/// A place in a memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) memory: usize,
+    pub(crate) slot: usize,
+    pub(crate) offset: usize,
+}
+
+/// One request of a transfer.
+pub(crate) struct Request {
+    pub(crate) write: bool,
+    pub(crate) local: Place,
+    pub(crate) remote: Place,
+    /// What a write brings, or a read must bring.
+    pub(crate) data: Vec<u8>,
+    /// What was there before.
+    pub(crate) old: Vec<u8>,
+    /// The remote memory's epoch at submitting.
+    pub(crate) epoch: u32,
+    /// Whether the segment was certainly stale at submitting.
+    pub(crate) stale: bool,
+}
+
+/// A transfer under way.
+pub(crate) struct Moving {
+    pub(crate) number: u64,
+    pub(crate) life: usize,
+    /// None: the handle was dropped.
+    pub(crate) transfer: Option<Transfer>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) deadline_ns: u64,
+    /// Of its process, when it was submitted.
+    pub(crate) stalled_ns: u64,
+    pub(crate) note: Option<u64>,
+}
+
+/// A notification under way, alone.
+pub(crate) struct Notifying {
+    pub(crate) life: usize,
+    pub(crate) number: u64,
+    pub(crate) pending: Pending<()>,
+}
+
+/// Whether, after this end, bytes of a transfer may still land at peers.
+pub(crate) fn may_land(error: &TransferError, requests: usize) -> bool {
+    use orbit_te::OpErrorCode::{CancelledUnfenced, LinkBrokenUnfenced};
+    match error {
+        TransferError::Cancelled { fenced, .. } | TransferError::Deadline { fenced, .. } => !fenced,
+        // It tells of the first request that failed; what became of the others is not said.
+        TransferError::Request { error, .. } => {
+            requests > 1 || matches!(error.code, CancelledUnfenced | LinkBrokenUnfenced)
+        }
+        TransferError::Notification(_) => false,
+        _ => true,
+    }
+}
+
+/// Bytes that nobody else has.
+pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}

@@ -1,0 +1,37 @@
+//! Planted faults of the engine, one of each class that a checker is for. Rule: each breaks one promise, once, at the boundary
+//! of the engine; the engine itself has no hook for it.
+
+/// A fault to be planted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plant {
+    /// The transport completes an op a second time.
+    DoubleCompletion,
+    /// A lease is taken and never given back.
+    LostLease,
+    /// The transport says that a write is over before it has sent it.
+    EarlyCompletion,
+    /// A notification that was acknowledged does not reach the application.
+    DroppedNotification,
+    /// A notification reaches the application twice.
+    DoubleNotification,
+    /// The transport never completes an op.
+    LeakedTransfer,
+    /// A byte of a payload is changed on its way into memory.
+    WrongByte,
+    /// The worker takes more transfers than it may.
+    OverfullQueue,
+}
+
+impl Plant {
+    /// All of them.
+    pub const ALL: [Plant; 8] = [
+        Plant::DoubleCompletion,
+        Plant::LostLease,
+        Plant::EarlyCompletion,
+        Plant::DroppedNotification,
+        Plant::DoubleNotification,
+        Plant::LeakedTransfer,
+        Plant::WrongByte,
+        Plant::OverfullQueue,
+    ];
+}
