@@ -25,6 +25,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/orbit-te-tcp/src/net.rs", "the trait of streams that send and receive by address"),
     ("crates/orbit-te-tcp/src/transport.rs", "the promises of the transport contract"),
     ("crates/orbit-te-transport/src/transport.rs", "the trait whose promises memory safety rests on"),
+    ("crates/orbit-te-tcp/src/body.rs", "reads the slices of a list in flight"),
+    ("crates/orbit-te-transport/src/op.rs", "the view of a list, which whoever submits it keeps alive"),
     ("crates/orbit-te-transport/src/testing/drive.rs", "submits ops over memory that the harness leases"),
     ("crates/orbit-te-transport/src/testing/faulty.rs", "a transport that breaks its promises one at a time"),
     (

@@ -75,6 +75,9 @@ fn tables_that_are_none() {
     others_go_on(&target, &region);
 }
 
+/// Pieces, the length that the request claims, and the answer's status and bad piece.
+type LyingTable = (&'static [(u64, u64)], u64, Status, u64);
+
 /// A list write over the agreed limit closes the lane; a list read over it is refused, and so is a table that lies.
 #[test]
 fn tables_that_lie() {
@@ -83,7 +86,7 @@ fn tables_that_lie() {
     let target = Target::start("127.0.0.1:0", TcpConfig { limits, ..TcpConfig::default() });
     let region = patterned(&target);
     let mut lane = RawLane::open(target.at, SESSION, 1);
-    let rows: [(&[(u64, u64)], u64, Status, u64); 9] = [
+    let rows: [LyingTable; 9] = [
         (&[(0, 10), (20, 10)], 21, Status::BadLength, 2),
         (&[(0, 10), (20, 10)], 19, Status::BadLength, 1),
         (&[(0, 10), (20, 10)], 9, Status::BadLength, 0),
