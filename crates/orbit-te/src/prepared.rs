@@ -176,13 +176,11 @@ impl Prepared {
         let key = local.keys.local.first().copied().unwrap_or_default();
         let span = local.raw.span(key);
         let remote = segment.span(kind, 0, segment.len()).map_err(bad)?;
-        let mut given = Table::with_capacity(here.runs().max(there.runs()) as usize);
+        let mut given =
+            Table::with_capacity(here.runs().max(there.runs()).min(list::MAX_LIST_PIECES) as usize);
         list::walk(here, local.len(), there, segment.len(), |piece| {
             given.push(span.address + piece.local, Piece::new(remote.offset + piece.remote, piece.length));
         })?;
-        if u32::try_from(given.len()).is_err() {
-            return Err(bad(format!("a list has at most {} pieces", u32::MAX)));
-        }
         let mut arranged = Table::with_capacity(given.len());
         given.arrange(kind, &mut arranged)?;
         let arranged = Some(arranged).filter(|a| a.len() != given.len() || a.remote != given.remote);
