@@ -168,9 +168,9 @@ fn bad_lists_are_refused_before_anything_moves() {
 fn a_retired_region_fails_the_next_post() {
     let pair = pair(SIZE);
     let Pair { engine: initiator, segment, .. } = &pair;
-    let ours = region(&initiator, &pattern_bytes(7, 0, SIZE), Access::LOCAL);
+    let ours = region(initiator, &pattern_bytes(7, 0, SIZE), Access::LOCAL);
     let two = Layout::Runs(&[(0, 10), (100, 10)]);
-    let list = initiator.prepare(OpKind::Write, &ours.whole(), two, &segment, two).unwrap();
+    let list = initiator.prepare(OpKind::Write, &ours.whole(), two, segment, two).unwrap();
     initiator.retire(&ours, Duration::from_secs(5)).unwrap();
     let mut batch = Batch::new();
     batch.list(&list);
