@@ -5,6 +5,7 @@ mod fuzz;
 mod msrv;
 mod process;
 mod sim;
+mod soak;
 mod step;
 mod tally;
 mod test;
@@ -34,9 +35,16 @@ enum Command {
     ///
     /// Exits with 3 when `--check` finds a demand unmet.
     Bench(bench::BenchArgs),
+    /// Move bytes between processes that are killed, stopped and cut off, and see that nothing is wrong, hangs or leaks.
+    ///
+    /// Exits with 1 unless the ledger is clean.
+    Soak(soak::SoakArgs),
     /// One side of a pair that the bench measures; speaks JSON lines on stdin and stdout.
     #[command(hide = true)]
     BenchWorker(bench::WorkerArgs),
+    /// One process of a soak; speaks JSON lines on stdin and stdout.
+    #[command(hide = true)]
+    SoakWorker(soak::WorkerArgs),
 }
 
 fn main() -> ExitCode {
@@ -46,6 +54,8 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Soak(args) => soak::run(&args),
+        Command::SoakWorker(args) => soak::run_worker(&args).map(|()| ExitCode::SUCCESS),
         Command::BenchWorker(args) => bench::run_worker(&args).map(|()| ExitCode::SUCCESS),
     };
     ended.unwrap_or_else(|error| {

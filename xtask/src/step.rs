@@ -76,6 +76,18 @@ impl Ledger {
     }
 }
 
+/// The file in which what is left out by a test or a part of a step is said: `skipped: NAME: REASON` a line.
+pub(crate) const SKIP_FILE: &str = "ORBIT_TE_SKIP_FILE";
+
+/// Says aloud that a part is left out, and why.
+pub(crate) fn say_skipped(what: &str) -> std::io::Result<()> {
+    let line = format!("skipped: {what}\n");
+    eprint!("{line}");
+    let Some(path) = std::env::var_os(SKIP_FILE) else { return Ok(()) };
+    let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+    std::io::Write::write_all(&mut file, line.as_bytes())
+}
+
 fn seconds(took: Duration) -> String {
     format!("{:.1} s", took.as_secs_f64())
 }

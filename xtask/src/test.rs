@@ -2,17 +2,14 @@
 //! failure; the run ends with a table and one line of counts.
 
 use crate::process::{cargo, expect_success, line_of, program, quietly_within, read_lines, root, succeed};
-use crate::step::{Ledger, Outcome};
+use crate::step::{Ledger, Outcome, SKIP_FILE};
 use crate::tally::Tally;
 use crate::tools::CARGO_DENY;
-use crate::{fuzz, msrv, sim};
+use crate::{fuzz, msrv, sim, soak};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
-
-/// The file in which tests say what they left out, and why: `skipped: NAME: REASON` a line.
-const SKIP_FILE: &str = "ORBIT_TE_SKIP_FILE";
 
 #[derive(Args)]
 pub(crate) struct TestArgs {
@@ -35,6 +32,7 @@ pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     ledger.step("advisories", full(advisories));
     ledger.step("tests", || tests(&mut tally));
     ledger.step("simulation", full(sim::step));
+    ledger.step("soak of half a minute", full(soak::smoke));
     ledger.step("oldest compiler", full(msrv::build));
     ledger.step("fuzz targets build", full(fuzz::build));
     println!("\n{}\n{}", tally.table(), ledger.table());

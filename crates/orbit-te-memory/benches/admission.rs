@@ -6,6 +6,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use orbit_te_memory::registry::admit;
 use orbit_te_memory::{Access, HostBuffer, LocalKey, Registry, Request};
 use std::hint::black_box;
+use std::time::Instant;
 
 fn admission(c: &mut Criterion) {
     for regions in [1, 10_000] {
@@ -25,9 +26,8 @@ fn admission(c: &mut Criterion) {
             access: Access::REMOTE_WRITE,
         };
         let table = registry.table();
-        let mut cached = arc_swap::Cache::new(table);
         c.bench_function(&format!("admit and release, {regions} regions"), |b| {
-            b.iter(|| admit(cached.load(), black_box(&request)));
+            b.iter(|| admit(&table.load(), registry.grants().anybody(), black_box(&request), Instant::now()));
         });
         c.bench_function(&format!("slice and span, {regions} regions"), |b| {
             b.iter(|| region.slice(black_box(64), 1024).map(|s| s.span(LocalKey(0))));

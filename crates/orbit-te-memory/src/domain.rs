@@ -52,15 +52,6 @@ pub struct LocalSpan {
     pub key: LocalKey,
 }
 
-/// What registering a region with a domain gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Registered {
-    /// For our own ops.
-    pub local: LocalKey,
-    /// For the region's descriptor: what a peer's domain needs in order to import it. Empty when peers have no access.
-    pub remote: Vec<u8>,
-}
-
 /// One half of a transport: makes memory reachable. Callable from any thread; may block.
 pub trait Domain: Send + Sync {
     /// The transport's name, as in [`orbit_te_wire::TransportKey::transport`].
@@ -73,7 +64,17 @@ pub trait Domain: Send + Sync {
     ///
     /// # Errors
     /// [`MemoryError::Refused`] with the reason.
-    fn register(&self, region: &Region) -> Result<Registered, MemoryError>;
+    fn register(&self, region: &Region) -> Result<LocalKey, MemoryError>;
+
+    /// What a peer's domain needs in order to import a region that is registered here: the bytes of its descriptor's
+    /// [`orbit_te_wire::TransportKey`]. `key` is what the peer's requests must present: the region's own, or that of a grant.
+    fn remote_key(&self, region: &Region, key: u64) -> Vec<u8>;
+
+    /// Whether memory that two regions share has one registration, so that each of them would have the rights of both. Such
+    /// regions are refused when their rights differ ([`MemoryError::Overlap`]).
+    fn shares_registrations(&self) -> bool {
+        false
+    }
 
     /// Undoes [`Domain::register`], once the region has no leases.
     ///

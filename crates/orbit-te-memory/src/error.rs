@@ -1,6 +1,7 @@
 //! What can go wrong with memory on our own side. Rule: each error says what was asked and what stood in the way.
 
 use crate::RegionId;
+use crate::grant::GrantId;
 use thiserror::Error;
 
 /// Why memory could not be had, registered, reached or retired.
@@ -32,6 +33,45 @@ pub enum MemoryError {
         length: u64,
         /// The system's answer.
         source: std::io::Error,
+    },
+    /// The limit on registered bytes.
+    #[error(
+        "registering {asked_bytes} bytes would pass the limit of {limit_bytes} registered bytes, of which {in_use_bytes} are \
+         in use; retire regions and let their handles go, or raise the limit"
+    )]
+    OverLimit {
+        /// How many bytes were to be registered: those of the whole backing.
+        asked_bytes: u64,
+        /// How many may be.
+        limit_bytes: u64,
+        /// How many are.
+        in_use_bytes: u64,
+    },
+    /// Registered memory of other rights, where a transport would give both the same rights.
+    #[error(
+        "the memory overlaps region {other}, which has other rights, and {domain} can't tell them apart; give both the same \
+         rights, or retire that region first"
+    )]
+    Overlap {
+        /// The region that is there already.
+        other: RegionId,
+        /// The domain that would share one registration.
+        domain: &'static str,
+    },
+    /// A holder has as many grants as it may.
+    #[error("it has {limit} grants, the limit here; close the session, or open fewer segments")]
+    TooManyGrants {
+        /// The limit.
+        limit: usize,
+    },
+    /// The session that was to have a grant is over, or has none because it was opened from this side.
+    #[error("the session is over, or was opened by this side and gives the other no access")]
+    HolderGone,
+    /// No grant of this number.
+    #[error("there is no grant {grant}, or it ended with its session or region")]
+    UnknownGrant {
+        /// Which.
+        grant: GrantId,
     },
     /// Random bytes could not be had.
     #[error("no random bytes from the operating system: {0}")]

@@ -1,11 +1,13 @@
 //! Leases: who may touch a region's bytes right now. Rule: a gate that was closed gives out no lease, and who closed it
 //! is told when the last lease is gone.
 
+use crate::grant::Grant;
 use crate::region::Region;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Closed for good: nothing clears this bit.
 const RETIRED: u64 = 1 << 63;
@@ -84,10 +86,18 @@ impl Gate {
         self.state.load(Ordering::Acquire) & COUNT
     }
 
+    /// Waits until no lease is left, for `limit`, and then calls `evict` and waits as much longer as that says; how many are left.
+    pub(crate) fn wait_or(&self, limit: Duration, evict: impl FnOnce() -> Duration) -> u64 {
+        match self.wait_drained(Instant::now().checked_add(limit)) {
+            0 => 0,
+            _ => self.wait_drained(Instant::now().checked_add(evict())),
+        }
+    }
+
     /// Waits until no lease is left, at the latest until `deadline` (none: for ever); the number of leases that are
     /// left. The count was zero once when zero is returned: whoever is just being refused is counted for a moment, and
     /// must not be taken for a lease afterwards.
-    pub(crate) fn wait_drained(&self, deadline: Option<Instant>) -> u64 {
+    fn wait_drained(&self, deadline: Option<Instant>) -> u64 {
         let mut guard = self.lock.lock();
         while self.count() > 0 {
             match deadline {
@@ -108,25 +118,43 @@ impl Drop for Pause<'_> {
     }
 }
 
-/// The right to touch a region's bytes until it is dropped. While it is held the region is not retired and its backing
-/// not dropped.
+/// The right to touch a region's bytes until it is dropped. While it is held the region is not retired, the grant under which
+/// it was given is not revoked, and the backing is not dropped.
 pub struct Lease {
     region: Region,
+    grant: Option<Arc<Grant>>,
 }
 
 impl Lease {
     pub(crate) fn take(region: &Region) -> Option<Lease> {
-        region.gate().enter().then(|| Lease { region: region.clone() })
+        region.gate().enter().then(|| Lease { region: region.clone(), grant: None })
+    }
+
+    /// Counts on the grant's gate too; none when the grant has been revoked.
+    pub(crate) fn under(mut self, grant: &Arc<Grant>) -> Option<Lease> {
+        if grant.gate().enter() {
+            self.grant = Some(grant.clone());
+            return Some(self);
+        }
+        None
     }
 
     /// The region it is a lease on.
     pub fn region(&self) -> &Region {
         &self.region
     }
+
+    /// The grant under which it was given to a peer; none for our own, and where the region's own key was presented.
+    pub fn grant(&self) -> Option<&Grant> {
+        self.grant.as_deref()
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if let Some(grant) = &self.grant {
+            grant.gate().leave();
+        }
         self.region.gate().leave();
     }
 }

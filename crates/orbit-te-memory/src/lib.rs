@@ -6,6 +6,7 @@
 //! - A [`Lease`] is held by everybody who may touch a region's bytes right now. Retiring a region waits for leases,
 //!   and a backing is dropped only after the last slice and the last lease.
 //! - The [`Registry`] is where a target looks a region up and checks a peer's request before a byte moves.
+//! - A [`Grant`] is a peer's right to a region: it has an owner, a generation and an expiry, and can be revoked alone.
 //! - A [`Domain`] is what a transport needs to make a region reachable.
 //!
 //! While a region exists its bytes are reached by copies ([`Region::read_at`], [`Region::write_at`]) and by raw
@@ -16,17 +17,23 @@
 pub mod backing;
 pub mod domain;
 pub mod error;
+pub mod grant;
 pub mod host;
 pub mod lease;
+pub mod limit;
 pub mod region;
+pub mod registration;
 pub mod registry;
 mod sys;
 
 pub use backing::Backing;
-pub use domain::{Domain, KindSet, LocalKey, LocalSpan, Registered, RemoteKey};
+pub use domain::{Domain, KindSet, LocalKey, LocalSpan, RemoteKey};
 pub use error::MemoryError;
+pub use grant::{Grant, GrantId, GrantTerms, Grants, Holder};
 pub use host::{HostBuffer, HostOptions, PageSize};
 pub use lease::Lease;
+pub use limit::{ByteLimit, OverLimit, RegistrationLimit, Unlimited};
 pub use orbit_te_wire::{Access, Generation, MemoryKind, RegionId};
-pub use region::{Region, Slice};
+pub use region::{Region, Slice, WeakRegion};
+pub use registration::{Registered, Registration, RegistrationError};
 pub use registry::{AdmitError, RegionTable, Registry, Request};

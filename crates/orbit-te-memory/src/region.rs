@@ -7,12 +7,13 @@ use crate::backing::Backing;
 use crate::domain::{LocalKey, LocalSpan};
 use crate::error::MemoryError;
 use crate::lease::{Gate, Lease};
+use crate::limit::Charge;
 use crate::sys;
 use orbit_te_wire::{Access, Generation, MemoryKind, RegionDescriptor, RegionId, TransportKey};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 struct Inner {
@@ -21,10 +22,13 @@ struct Inner {
     offset: usize,
     len: usize,
     access: Access,
-    /// What a peer must present besides the region's number: unguessable, so that a number alone opens nothing.
-    key: u64,
+    /// What whoever has no grant must present besides the region's number: unguessable, so that a number alone opens nothing.
+    /// Another one for each generation, so that an old descriptor can't be made up into a new one.
+    key: AtomicU64,
     generation: AtomicU64,
     gate: Gate,
+    /// Dropped after the backing: bytes count until they are let go.
+    _charge: Arc<Charge>,
 }
 
 /// Registered memory. Cheap to clone; all clones are the same region.
@@ -41,8 +45,8 @@ impl Region {
         len: usize,
         access: Access,
         key: u64,
+        charge: Arc<Charge>,
     ) -> Region {
-        let generation = AtomicU64::new(1);
         Region {
             inner: Arc::new(Inner {
                 id,
@@ -50,9 +54,10 @@ impl Region {
                 offset,
                 len,
                 access,
-                key,
-                generation,
+                key: AtomicU64::new(key),
+                generation: AtomicU64::new(1),
                 gate: Gate::default(),
+                _charge: charge,
             }),
         }
     }
@@ -83,9 +88,9 @@ impl Region {
         Generation(self.inner.generation.load(Ordering::Acquire))
     }
 
-    /// What a peer must present besides the number and the generation.
+    /// What a peer without a grant must present besides the number and the generation; each generation has its own.
     pub fn key(&self) -> u64 {
-        self.inner.key
+        self.inner.key.load(Ordering::Acquire)
     }
 
     /// The memory behind it.
@@ -173,8 +178,18 @@ impl Region {
 
     /// Makes all descriptors given out so far stale: a peer that uses one is refused. Requests that were admitted before
     /// go on; use [`crate::Registry::revoke`] to wait for them.
-    pub fn renew(&self) -> Generation {
-        Generation(self.inner.generation.fetch_add(1, Ordering::AcqRel) + 1)
+    ///
+    /// # Errors
+    /// [`MemoryError::NoRandom`]: no new key, and nothing has changed.
+    pub fn renew(&self) -> Result<Generation, MemoryError> {
+        // First the key: whoever sees the new generation finds the old key wrong.
+        self.inner.key.store(random_key()?, Ordering::Release);
+        Ok(Generation(self.inner.generation.fetch_add(1, Ordering::AcqRel) + 1))
+    }
+
+    /// A handle that keeps nothing alive.
+    pub fn downgrade(&self) -> WeakRegion {
+        WeakRegion { inner: Arc::downgrade(&self.inner) }
     }
 
     /// Its description for peers, with these keys.
@@ -203,6 +218,16 @@ impl Region {
     pub(crate) fn still_leased(&self, leases: u64, limit: Duration) -> MemoryError {
         let waited_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         MemoryError::StillLeased { region: self.id(), leases, waited_ms }
+    }
+
+    /// Whether the two have bytes in common.
+    pub(crate) fn overlaps(&self, other: &Region) -> bool {
+        let range = |region: &Region| {
+            let first = region.as_ptr().as_ptr() as u64;
+            (region.kind(), first, first.saturating_add(region.len()))
+        };
+        let ((kind, first, end), (other_kind, other_first, other_end)) = (range(self), range(other));
+        kind == other_kind && first < other_end && other_first < end
     }
 
     pub(crate) fn check(&self, offset: u64, length: u64) -> Result<(), MemoryError> {
@@ -236,6 +261,30 @@ impl fmt::Debug for Region {
             .field("generation", &self.generation())
             .finish_non_exhaustive()
     }
+}
+
+/// A region's handle that keeps neither it nor its memory alive.
+#[derive(Clone)]
+pub struct WeakRegion {
+    inner: Weak<Inner>,
+}
+
+impl WeakRegion {
+    /// The region, while anybody still has it.
+    pub fn upgrade(&self) -> Option<Region> {
+        self.inner.upgrade().map(|inner| Region { inner })
+    }
+}
+
+impl fmt::Debug for WeakRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WeakRegion").field(&self.upgrade()).finish()
+    }
+}
+
+/// A number that nobody guesses.
+pub(crate) fn random_key() -> Result<u64, MemoryError> {
+    getrandom::u64().map_err(|e| MemoryError::NoRandom(e.to_string()))
 }
 
 /// A counted range of a region: what requests carry.

@@ -3,8 +3,11 @@
 
 use crate::backing::Backing;
 use crate::error::MemoryError;
+use crate::grant::{GrantId, Grants, Holder};
 use crate::lease::Lease;
-use crate::region::Region;
+use crate::limit::{Charges, RegistrationLimit, Unlimited};
+use crate::region::{Region, WeakRegion, random_key};
+use crate::registration::Registration;
 use arc_swap::ArcSwap;
 use orbit_te_wire::{Access, Generation, RegionId, Status};
 use parking_lot::Mutex;
@@ -17,11 +20,21 @@ use thiserror::Error;
 pub type RegionTable = HashMap<RegionId, Region>;
 
 /// A process's regions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Registry {
     table: Arc<ArcSwap<RegionTable>>,
-    /// The last number given out. Held while the table is replaced.
-    next: Mutex<u64>,
+    grants: Arc<Grants>,
+    /// Held while the table is replaced.
+    making: Mutex<Making>,
+}
+
+#[derive(Debug)]
+struct Making {
+    /// The last number given out.
+    last: u64,
+    charges: Charges,
+    /// Regions that are not published yet, where overlaps must be found.
+    unpublished: Vec<WeakRegion>,
 }
 
 /// What a peer asks to do with a region.
@@ -31,7 +44,7 @@ pub struct Request {
     pub region: RegionId,
     /// The generation of the peer's descriptor.
     pub generation: Generation,
-    /// The region's key from the peer's descriptor.
+    /// The key from the peer's descriptor: the region's own, or that of a grant.
     pub key: u64,
     /// Where, in bytes from the region's base.
     pub offset: u64,
@@ -50,9 +63,12 @@ pub enum AdmitError {
     /// The descriptor is of an older generation, or descriptors are being revoked right now.
     #[error("stale generation")]
     StaleGeneration,
-    /// The key is wrong.
+    /// The key is neither the region's nor that of a grant which this peer has.
     #[error("wrong region key")]
     BadKey,
+    /// The grant was revoked or has expired.
+    #[error("the grant was revoked or has expired")]
+    GrantEnded,
     /// The range reaches past the end.
     #[error("range outside of the region")]
     OutOfRange,
@@ -71,6 +87,7 @@ impl AdmitError {
             AdmitError::UnknownRegion => Status::UnknownRegion,
             AdmitError::StaleGeneration => Status::StaleGeneration,
             AdmitError::BadKey => Status::BadKey,
+            AdmitError::GrantEnded => Status::GrantEnded,
             AdmitError::OutOfRange => Status::OutOfRange,
             AdmitError::BadLength => Status::BadLength,
             AdmitError::AccessDenied => Status::AccessDenied,
@@ -79,25 +96,29 @@ impl AdmitError {
 }
 
 impl Registry {
-    /// An empty registry.
+    /// An empty registry without a limit.
     pub fn new() -> Arc<Registry> {
-        Arc::new(Registry::default())
+        Registry::with_limit(Arc::new(Unlimited))
     }
 
-    /// Registers all of a backing.
+    /// An empty registry that counts its bytes against this limit.
+    pub fn with_limit(limit: Arc<dyn RegistrationLimit>) -> Arc<Registry> {
+        let making = Making { last: 0, charges: Charges::new(limit), unpublished: Vec::new() };
+        Arc::new(Registry { table: Arc::default(), grants: Arc::default(), making: Mutex::new(making) })
+    }
+
+    /// Registers all of a backing, with no domain.
     ///
     /// # Errors
-    /// [`MemoryError::NoRandom`] when no key can be drawn.
+    /// [`MemoryError::NoRandom`] when no key can be drawn, [`MemoryError::OverLimit`].
     pub fn register(&self, backing: impl Into<Arc<Backing>>, access: Access) -> Result<Region, MemoryError> {
-        let backing = backing.into();
-        let len = backing.len() as u64;
-        self.register_range(backing, 0, len, access)
+        self.register_one(&Registration::new(backing, access))
     }
 
-    /// Registers a range of a backing; other regions may be over the same backing, and share it.
+    /// Registers a range of a backing, with no domain; other regions may be over the same backing, and share it.
     ///
     /// # Errors
-    /// [`MemoryError::ZeroLength`], [`MemoryError::OutOfRange`], [`MemoryError::NoRandom`].
+    /// [`MemoryError::ZeroLength`], [`MemoryError::OutOfRange`], [`MemoryError::NoRandom`], [`MemoryError::OverLimit`].
     pub fn register_range(
         &self,
         backing: impl Into<Arc<Backing>>,
@@ -105,23 +126,57 @@ impl Registry {
         length: u64,
         access: Access,
     ) -> Result<Region, MemoryError> {
-        let backing = backing.into();
-        let size = backing.len() as u64;
+        self.register_one(&Registration::range(backing, offset, length, access))
+    }
+
+    fn register_one(&self, entry: &Registration) -> Result<Region, MemoryError> {
+        let region = self.prepare(entry, None)?;
+        self.publish([&region]);
+        Ok(region)
+    }
+
+    /// A region that no peer can reach yet. `sharing` names a domain in which overlapping regions would share their rights.
+    pub(crate) fn prepare(
+        &self,
+        entry: &Registration,
+        sharing: Option<&'static str>,
+    ) -> Result<Region, MemoryError> {
+        let Registration { backing, offset, length, access } = entry;
+        let (offset, length, size) = (*offset, *length, backing.len() as u64);
         if length == 0 {
             return Err(MemoryError::ZeroLength { what: "region" });
         }
         if offset.checked_add(length).is_none_or(|end| end > size) {
             return Err(MemoryError::OutOfRange { what: "backing", offset, length, size });
         }
-        let key = getrandom::u64().map_err(|e| MemoryError::NoRandom(e.to_string()))?;
-        let mut next = self.next.lock();
-        *next += 1;
-        let id = RegionId(*next);
-        let region = Region::new(id, backing, offset as usize, length as usize, access, key);
-        let mut table = RegionTable::clone(&self.table.load());
-        table.insert(id, region.clone());
-        self.table.store(Arc::new(table));
+        let key = random_key()?;
+        let mut making = self.making.lock();
+        let charge = making.charges.of(backing)?;
+        making.last += 1;
+        let id = RegionId(making.last);
+        let region = Region::new(id, backing.clone(), offset as usize, length as usize, *access, key, charge);
+        if let Some(domain) = sharing {
+            let table = self.table.load();
+            making.unpublished.retain(|other| other.upgrade().is_some_and(|r| !r.is_retired()));
+            let unpublished = making.unpublished.iter().filter_map(WeakRegion::upgrade);
+            let clash = |other: &Region| other.access() != *access && other.overlaps(&region);
+            if let Some(other) = table.values().cloned().chain(unpublished).find(clash) {
+                return Err(MemoryError::Overlap { other: other.id(), domain });
+            }
+            making.unpublished.push(region.downgrade());
+        }
         Ok(region)
+    }
+
+    /// Lets peers reach these regions, all of them at once.
+    pub(crate) fn publish<'a>(&self, regions: impl IntoIterator<Item = &'a Region>) {
+        let mut making = self.making.lock();
+        let mut table = RegionTable::clone(&self.table.load());
+        for region in regions {
+            making.unpublished.retain(|other| other.upgrade().is_some_and(|r| !r.is(region)));
+            table.insert(region.id(), region.clone());
+        }
+        self.table.store(Arc::new(table));
     }
 
     /// Withdraws a region: new requests are refused at once, and the call returns when no lease is left, at the latest
@@ -131,41 +186,69 @@ impl Registry {
     /// [`MemoryError::StillLeased`] at the limit: the region stays withdrawn, its backing is kept while any lease
     /// lives, and calling again waits again.
     pub fn retire(&self, region: &Region, limit: Duration) -> Result<(), MemoryError> {
-        let deadline = Instant::now().checked_add(limit);
+        self.retire_or(region, limit, || Duration::ZERO)
+    }
+
+    /// As [`Registry::retire`]. When leases are left at the limit it calls `evict`, which makes what holds them end, and waits
+    /// as much longer as that says.
+    ///
+    /// # Errors
+    /// As [`Registry::retire`], after both waits.
+    pub fn retire_or(
+        &self,
+        region: &Region,
+        limit: Duration,
+        evict: impl FnOnce() -> Duration,
+    ) -> Result<(), MemoryError> {
         region.gate().retire();
         {
-            let _changing = self.next.lock();
+            let _making = self.making.lock();
             if self.holds(region) {
                 let mut table = RegionTable::clone(&self.table.load());
                 table.remove(&region.id());
                 self.table.store(Arc::new(table));
             }
         }
-        match region.gate().wait_drained(deadline) {
+        self.grants.forget(region.id());
+        match region.gate().wait_or(limit, evict) {
             0 => Ok(()),
             leases => Err(region.still_leased(leases, limit)),
         }
     }
 
-    /// Makes all descriptors of a region stale, and returns when requests that were admitted under them have ended, at
-    /// the latest after `limit`. Requests that come meanwhile are refused, our own too; afterwards the region takes new
-    /// ones. Revocations of one region wait for each other.
+    /// Makes all descriptors of a region stale, and its grants with them, and returns when requests that were admitted under them
+    /// have ended, at the latest after `limit`. Requests that come meanwhile are refused, our own too; afterwards the region takes
+    /// new ones. Revocations of one region wait for each other.
     ///
     /// # Errors
     /// [`MemoryError::StillLeased`] at the limit: descriptors are stale and the region open again, but an old request
     /// may still be under way. [`MemoryError::Retired`] for a region that is not of this registry any more, also when it
-    /// was retired meanwhile; it stays retired.
+    /// was retired meanwhile; it stays retired. [`MemoryError::NoRandom`]: nothing was revoked.
     pub fn revoke(&self, region: &Region, limit: Duration) -> Result<Generation, MemoryError> {
-        let deadline = Instant::now().checked_add(limit);
+        self.revoke_or(region, limit, || Duration::ZERO)
+    }
+
+    /// As [`Registry::revoke`], with `evict` as in [`Registry::retire_or`].
+    ///
+    /// # Errors
+    /// As [`Registry::revoke`], after both waits.
+    pub fn revoke_or(
+        &self,
+        region: &Region,
+        limit: Duration,
+        evict: impl FnOnce() -> Duration,
+    ) -> Result<Generation, MemoryError> {
+        let begun = Instant::now();
         if region.is_retired() || !self.holds(region) {
             return Err(MemoryError::Retired { region: region.id() });
         }
         // First the generation, then the gate: whoever finds the gate paused finds its own generation stale.
-        let generation = region.renew();
-        let Some(pause) = region.gate().pause(deadline) else {
+        let generation = region.renew()?;
+        self.grants.forget(region.id());
+        let Some(pause) = region.gate().pause(begun.checked_add(limit)) else {
             return Err(region.still_leased(region.leases(), limit));
         };
-        let leases = region.gate().wait_drained(deadline);
+        let leases = region.gate().wait_or(limit.saturating_sub(begun.elapsed()), evict);
         drop(pause);
         if leases > 0 {
             return Err(region.still_leased(leases, limit));
@@ -174,6 +257,35 @@ impl Registry {
             return Err(MemoryError::Retired { region: region.id() });
         }
         Ok(generation)
+    }
+
+    /// Ends one grant: requests under it are refused from now on, and the call returns when those that were admitted have ended, at
+    /// the latest after `limit`. Others go on. `evict` as in [`Registry::retire_or`]. Blocks. A grant that is over already is
+    /// waited for as well.
+    ///
+    /// # Errors
+    /// [`MemoryError::UnknownGrant`], [`MemoryError::StillLeased`] when requests under it are left after both waits.
+    pub fn revoke_grant_or(
+        &self,
+        id: GrantId,
+        limit: Duration,
+        evict: impl FnOnce() -> Duration,
+    ) -> Result<(), MemoryError> {
+        let grant = self.grants.get(id).ok_or(MemoryError::UnknownGrant { grant: id })?;
+        grant.gate().retire();
+        match grant.gate().wait_or(limit, evict) {
+            0 => Ok(()),
+            leases => Err(MemoryError::StillLeased {
+                region: grant.region(),
+                leases,
+                waited_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+
+    /// The grants on its regions.
+    pub fn grants(&self) -> &Arc<Grants> {
+        &self.grants
     }
 
     fn holds(&self, region: &Region) -> bool {
@@ -195,41 +307,68 @@ impl Registry {
         self.len() == 0
     }
 
-    /// The table for a reader that caches its snapshot (`arc_swap::Cache`).
+    /// The table for a reader of its own. Whoever keeps a snapshot keeps the memory of regions that are withdrawn meanwhile.
     pub fn table(&self) -> Arc<ArcSwap<RegionTable>> {
         self.table.clone()
     }
 
-    /// Checks a peer's request and gives the lease under which it may be carried out.
+    /// Checks the request of a peer that has no grants of its own, and gives the lease under which it may be carried out.
     ///
     /// # Errors
-    /// [`AdmitError`], in this order: number, key, generation, withdrawal, rights, length, range. While a revocation
-    /// waits, every generation counts as stale.
+    /// [`AdmitError`], in this order: number, generation, key, the grant's end, withdrawal, rights, length, range. While a
+    /// revocation waits, every generation counts as stale.
     pub fn admit(&self, request: &Request) -> Result<Lease, AdmitError> {
-        admit(&self.table.load(), request)
+        admit(&self.table.load(), self.grants.anybody(), request, Instant::now())
     }
 }
 
-/// [`Registry::admit`] on a snapshot that the caller keeps. A region that was withdrawn after the snapshot was taken is
-/// refused all the same: its gate is closed.
+/// Checks a request on a snapshot of the table and what its sender holds. A region that was withdrawn after the snapshot was taken
+/// is refused all the same: its gate is closed. Neither locks nor allocates.
 ///
 /// # Errors
 /// As [`Registry::admit`].
-pub fn admit(table: &RegionTable, request: &Request) -> Result<Lease, AdmitError> {
+pub fn admit(
+    table: &RegionTable,
+    holder: &Holder,
+    request: &Request,
+    now: Instant,
+) -> Result<Lease, AdmitError> {
     let region = table.get(&request.region).ok_or(AdmitError::UnknownRegion)?;
-    if request.key != region.key() {
-        return Err(AdmitError::BadKey);
-    }
-    let stale =
+    let current =
         || if request.generation == region.generation() { Ok(()) } else { Err(AdmitError::StaleGeneration) };
-    stale()?;
+    current()?;
+    let grant = match request.key == region.key() {
+        true => None,
+        false => Some(
+            holder
+                .find(request.key)
+                .filter(|grant| grant.region() == request.region)
+                .ok_or(AdmitError::BadKey)?,
+        ),
+    };
+    if let Some(grant) = &grant {
+        if grant.is_over(now) {
+            return Err(AdmitError::GrantEnded);
+        }
+        // A generation that was made up is not the grant's.
+        if grant.generation() != request.generation {
+            return Err(AdmitError::StaleGeneration);
+        }
+    }
     let lease = Lease::take(region).ok_or_else(|| match region.is_retired() {
         true => AdmitError::UnknownRegion,
         false => AdmitError::StaleGeneration,
     })?;
     // Again, now under the lease: a revocation that began in between waits for this lease, or is seen here.
-    stale()?;
-    if !region.access().contains(request.access) {
+    let (lease, access) = match &grant {
+        Some(grant) => (lease.under(grant).ok_or(AdmitError::GrantEnded)?, grant.access()),
+        None => (lease, region.access()),
+    };
+    current()?;
+    if grant.is_none() && request.key != region.key() {
+        return Err(AdmitError::StaleGeneration);
+    }
+    if !access.contains(request.access) {
         return Err(AdmitError::AccessDenied);
     }
     if request.length == 0 {

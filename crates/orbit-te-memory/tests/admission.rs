@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
 
 use orbit_te_memory::registry::admit;
-use orbit_te_memory::{Access, AdmitError, Generation, HostBuffer, Region, RegionId, Registry, Request};
+use orbit_te_memory::{
+    Access, AdmitError, Generation, HostBuffer, Lease, Region, RegionId, RegionTable, Registry, Request,
+};
 use orbit_te_wire::Status;
 use proptest::prelude::*;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LEN: u64 = 100;
 
@@ -27,6 +29,11 @@ fn good(region: &Region) -> Request {
         length: LEN,
         access: Access::REMOTE_READ,
     }
+}
+
+/// By a snapshot that was taken before.
+fn from(registry: &Registry, snapshot: &RegionTable, request: &Request) -> Result<Lease, AdmitError> {
+    admit(snapshot, registry.grants().anybody(), request, Instant::now())
 }
 
 fn check(registry: &Registry, request: Request, want: Result<(), AdmitError>) {
@@ -75,12 +82,12 @@ fn the_order_of_the_reasons() {
     check(&registry, request, Err(AdmitError::AccessDenied));
     let snapshot = registry.table().load_full();
     registry.retire(&region, Duration::ZERO).unwrap();
-    let withdrawn = |request: &Request| admit(&snapshot, request).map(drop);
+    let withdrawn = |request: &Request| from(&registry, &snapshot, request).map(drop);
     assert_eq!(withdrawn(&request), Err(AdmitError::UnknownRegion), "withdrawn, by an older snapshot");
-    request.generation = Generation(7);
-    assert_eq!(withdrawn(&request), Err(AdmitError::StaleGeneration));
     request.key ^= 1;
     assert_eq!(withdrawn(&request), Err(AdmitError::BadKey));
+    request.generation = Generation(7);
+    assert_eq!(withdrawn(&request), Err(AdmitError::StaleGeneration));
     request.region = RegionId(99);
     assert_eq!(withdrawn(&request), Err(AdmitError::UnknownRegion));
 }
@@ -89,9 +96,9 @@ fn the_order_of_the_reasons() {
 fn an_older_snapshot_does_not_open_a_withdrawn_region() {
     let (registry, region) = registered(Access::SHARED);
     let snapshot = registry.table().load_full();
-    assert!(admit(&snapshot, &good(&region)).is_ok());
+    assert!(from(&registry, &snapshot, &good(&region)).is_ok());
     registry.retire(&region, Duration::ZERO).unwrap();
-    assert_eq!(admit(&snapshot, &good(&region)).map(drop), Err(AdmitError::UnknownRegion));
+    assert_eq!(from(&registry, &snapshot, &good(&region)).map(drop), Err(AdmitError::UnknownRegion));
     assert_eq!(region.leases(), 0, "the refused one is not counted");
 }
 
@@ -100,9 +107,15 @@ fn an_older_snapshot_does_not_open_a_withdrawn_region() {
 fn an_older_snapshot_does_not_keep_a_generation() {
     let (registry, region) = registered(Access::SHARED);
     let (snapshot, old) = (registry.table().load_full(), good(&region));
-    region.renew();
-    assert_eq!(admit(&snapshot, &old).map(drop), Err(AdmitError::StaleGeneration));
-    assert!(admit(&snapshot, &good(&region)).is_ok());
+    region.renew().unwrap();
+    assert_eq!(from(&registry, &snapshot, &old).map(drop), Err(AdmitError::StaleGeneration));
+    assert!(from(&registry, &snapshot, &good(&region)).is_ok());
+    let made_up = Request { generation: region.generation(), ..old };
+    assert_eq!(
+        from(&registry, &snapshot, &made_up).map(drop),
+        Err(AdmitError::BadKey),
+        "a key is a generation's own"
+    );
 }
 
 #[test]
@@ -114,6 +127,7 @@ fn each_reason_has_its_status() {
     check(AdmitError::OutOfRange, Status::OutOfRange);
     check(AdmitError::BadLength, Status::BadLength);
     check(AdmitError::AccessDenied, Status::AccessDenied);
+    check(AdmitError::GrantEnded, Status::GrantEnded);
 }
 
 /// The rights of a region against the right that is asked for.

@@ -8,7 +8,7 @@ use orbit_te_memory::{Access, HostBuffer, MemoryError, Region, Registry, Request
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
 const ADMITTERS: usize = 3;
@@ -43,7 +43,7 @@ fn admit_until(stop: &AtomicBool, registry: &Registry, region: &Region, held: &A
     while !stop.load(Ordering::Acquire) {
         let leases = [
             registry.admit(&request(region)).ok(),
-            admit(&snapshot, &request(region)).ok(),
+            admit(&snapshot, registry.grants().anybody(), &request(region), Instant::now()).ok(),
             region.lease().ok(),
         ];
         for lease in leases.into_iter().flatten() {

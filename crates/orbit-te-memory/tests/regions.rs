@@ -125,7 +125,7 @@ fn a_descriptor_says_what_the_region_is() {
     assert_eq!((descriptor.base_offset, descriptor.length), (0, 100));
     assert_eq!((descriptor.kind, descriptor.access), (MemoryKind::Host, Access::SHARED_READ));
     assert_eq!(descriptor.keys, keys);
-    let renewed = region.renew();
+    let renewed = region.renew().unwrap();
     assert!(renewed > descriptor.generation);
     assert_eq!(region.describe(Vec::new()).generation, renewed);
 }

@@ -245,7 +245,7 @@ impl App {
             batch.notify(&opened.segment, "bound", &number.to_le_bytes());
             note = Some(number);
         }
-        let result = engine.submit(batch);
+        let result = engine.try_submit(batch);
         let mut net = self.net.lock();
         let now_ns = net.now_ns;
         net.trace.note("submit", &[now_ns, life as u64, requests.len() as u64, u64::from(result.is_ok())]);

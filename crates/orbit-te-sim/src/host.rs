@@ -10,7 +10,7 @@ use crate::plant::Plant;
 use crate::watch::Watched;
 use orbit_te::simulation::{Materials, Process};
 use orbit_te::{Config, MemoryError, Notifications, Region};
-use orbit_te_memory::{Domain, KindSet, LocalKey, Registered, Registry, RemoteKey};
+use orbit_te_memory::{Domain, KindSet, LocalKey, Registry, RemoteKey};
 use orbit_te_tcp::{Identity, Incoming, TcpDomain, TcpTransport};
 use orbit_te_transport::{Arm, Progress, Transport};
 use orbit_te_wire::hello::PRELUDE_BYTES;
@@ -172,10 +172,7 @@ impl Turn<'_> {
                 yield_now().await;
             }
             let mut any = self.take_connections();
-            for session in self.process.ended_sessions() {
-                self.server.drop_session(session, self.now);
-                any = true;
-            }
+            any |= self.process.serve(self.server, self.now);
             self.progress.clear();
             any |= self.server.poll(self.now, 16, self.progress);
             let (stepped, worker) = self.process.step();
@@ -261,7 +258,11 @@ impl Domain for Refusing {
         TcpDomain.kinds()
     }
 
-    fn register(&self, region: &orbit_te_memory::Region) -> Result<Registered, MemoryError> {
+    fn remote_key(&self, region: &orbit_te_memory::Region, key: u64) -> Vec<u8> {
+        TcpDomain.remote_key(region, key)
+    }
+
+    fn register(&self, region: &orbit_te_memory::Region) -> Result<LocalKey, MemoryError> {
         let mut net = self.net.lock();
         let probability = net.faults.refuse_registration;
         if net.chance(probability) {

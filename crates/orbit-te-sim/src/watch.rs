@@ -80,7 +80,7 @@ unsafe impl Transport for Watched {
             if op.kind == OpKind::Write && op.local.length > 2_000 && net.plant_now(Plant::EarlyCompletion) {
                 self.kept.insert(op.token.0);
                 let error = OpError::new(OpErrorCode::CancelledUnfenced);
-                self.early.push(Completion { token: op.token, result: Err(error), bytes: 0 });
+                self.early.push(Completion { token: op.token, result: Err(error), bytes: 0, touched: true });
             }
         }
         taken

@@ -6,7 +6,7 @@
 
 use orbit_te_memory::{Access, Domain, HostBuffer, LocalSpan, Region, Registry};
 use orbit_te_tcp::{Identity, Incoming, Listener, TcpAddress, TcpConfig, TcpDomain, TcpTransport};
-use orbit_te_transport::{Arm, LinkId, Op, OpKind, Progress, RemoteSpan, Token, Transport};
+use orbit_te_transport::{Arm, LinkId, Op, OpKind, Priority, Progress, RemoteSpan, Token, Transport};
 use orbit_te_wire::{SegmentToken, SessionId, TransportKey};
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -31,11 +31,14 @@ fn main() -> Result<()> {
 fn target(mib: usize) -> Result<()> {
     let (registry, domain, me) = (Registry::new(), TcpDomain, Identity::random()?);
     let region = registry.register(HostBuffer::new(mib << 20)?.into_backing(), Access::SHARED)?;
-    let registered = domain.register(&region)?;
+    domain.register(&region)?;
 
     let mut listener = Listener::bind("127.0.0.1:0".parse()?, &TcpConfig::default())?;
     let mut transport = TcpTransport::new(TcpConfig::default(), me, &registry)?;
-    let key = TransportKey { transport: domain.name().to_string(), bytes: registered.remote };
+    let key = TransportKey {
+        transport: domain.name().to_string(),
+        bytes: domain.remote_key(&region, region.key()),
+    };
     let token = SegmentToken {
         peer: me.peer,
         incarnation: me.incarnation,
@@ -110,10 +113,10 @@ fn run(
     region: &Region,
     remote: RemoteSpan,
 ) -> Result<Duration> {
-    let key = domain.register(region)?.local;
+    let key = domain.register(region)?;
     let lease = region.lease()?;
     let local: LocalSpan = region.whole().span(key);
-    let op = Op { kind, link, local, remote, token: Token(1) };
+    let op = Op { kind, link, local, remote, pieces: None, token: Token(1), priority: Priority::Normal };
     let started = Instant::now();
     // SAFETY: the span is of a live region whose lease is held until the completion below, and no other op has its token.
     let taken = unsafe { transport.submit(&[op], started) };

@@ -1,7 +1,7 @@
 //! Memory for TCP. Rule: any host memory will do, as it is; what a peer needs is the region's number, generation and key.
 
 use crate::address::TRANSPORT;
-use orbit_te_memory::{Domain, KindSet, LocalKey, MemoryError, Region, Registered, RemoteKey};
+use orbit_te_memory::{Domain, KindSet, LocalKey, MemoryError, Region, RemoteKey};
 use orbit_te_wire::RegionDescriptor;
 
 /// The TCP transport's [`Domain`]. Has no state: the target's registry is asked on every request.
@@ -17,14 +17,16 @@ impl Domain for TcpDomain {
         KindSet::HOST
     }
 
-    fn register(&self, region: &Region) -> Result<Registered, MemoryError> {
+    fn register(&self, region: &Region) -> Result<LocalKey, MemoryError> {
         if !self.kinds().contains(region.kind()) {
             let reason = format!("{:?} memory is not reachable by the CPU", region.kind());
             return Err(MemoryError::Refused { domain: TRANSPORT, reason });
         }
-        let remote =
-            if region.access().is_remote() { region.key().to_le_bytes().to_vec() } else { Vec::new() };
-        Ok(Registered { local: LocalKey(0), remote })
+        Ok(LocalKey(0))
+    }
+
+    fn remote_key(&self, _region: &Region, key: u64) -> Vec<u8> {
+        key.to_le_bytes().to_vec()
     }
 
     fn deregister(&self, _region: &Region, _key: LocalKey) -> Result<(), MemoryError> {

@@ -3,6 +3,7 @@
 //! asked.
 
 use crate::address::TRANSPORT;
+use crate::body::Body;
 use crate::conn::{Conn, ConnError, Received};
 use crate::lane::{Asked, Asking, Lane, Pending, Role};
 use crate::link::{FenceWait, LaneSlot, Place};
@@ -48,7 +49,7 @@ impl<N: Net> TcpTransport<N> {
             if down + unreachable_after <= now {
                 // A first attempt that is slow is not yet a failure: it has its own time limit.
                 if link.failed {
-                    unreachable.extend(link.queue.iter().copied());
+                    unreachable.extend(link.queue.iter());
                 }
             } else {
                 next.push(down + unreachable_after);
@@ -171,12 +172,14 @@ impl<N: Net> TcpTransport<N> {
         self.ask_fences(link_slot);
         loop {
             let Some(link) = self.link_mut(link_slot) else { return };
-            let Some(&op) = link.queue.front() else { break };
+            let Some(&op) = link.queue.peek() else { break };
             let Some(lane) = self.choose_lane(link_slot) else { break };
-            if self.assign(op, lane) {
-                if let Some(link) = self.link_mut(link_slot) {
-                    link.queue.pop_front();
-                }
+            // One part a turn: a more urgent op does not wait until a large one is through.
+            let last = self.assign(op, lane);
+            if let Some(link) = self.link_mut(link_slot) {
+                link.queue.take_turn(last);
+            }
+            if last {
                 if let Some(state) = self.ops.get_mut(op) {
                     state.queued = false;
                 }
@@ -219,24 +222,37 @@ impl<N: Net> TcpTransport<N> {
         let Role::Asking(asking) = &mut lane.role else { return false };
         let Some(state) = self.ops.get_mut(op) else { return true };
         let limit = self.config.chunk_bytes.max(1).min(part_limit(asking.limits.payload_bytes));
-        let length = state.unassigned().min(limit);
+        // A list goes whole: it was cut to fit when it was made.
+        let pieces = state.op.pieces;
+        let length = if pieces.is_some() { state.unassigned() } else { state.unassigned().min(limit) };
         let [region, generation, key, _] = state.op.remote.key.0;
         let address = state.op.local.address + state.assigned;
         let kind = state.op.kind;
         let frame = Frame {
-            op: if kind == OpKind::Write { FrameOp::Write } else { FrameOp::Read },
+            op: match (kind, pieces) {
+                (OpKind::Write, None) => FrameOp::Write,
+                (OpKind::Read, None) => FrameOp::Read,
+                (OpKind::Write, Some(_)) => FrameOp::WriteList,
+                (OpKind::Read, Some(_)) => FrameOp::ReadList,
+            },
             status: Status::Ok,
             id,
             region: RegionId(region),
             generation: Generation(generation),
             key,
             // An offset that overflows is past every region's end: the target says so.
-            offset: state.op.remote.offset.saturating_add(state.assigned),
+            offset: match pieces {
+                None => state.op.remote.offset.saturating_add(state.assigned),
+                Some(pieces) => pieces.len() as u64,
+            },
             length,
             payload_crc: 0,
         };
         let payload = if kind == OpKind::Write { length } else { 0 };
-        lane.conn.push(&frame, address, payload, None);
+        match pieces {
+            None => lane.conn.push(&frame, address, payload, None),
+            Some(pieces) => lane.conn.push_list(&frame, pieces, payload),
+        }
         asking.push(id, Asked::Part { op, kind, address, length });
         self.next_request += 1;
         state.assigned += length;
@@ -267,11 +283,15 @@ impl<N: Net> TcpTransport<N> {
                         self.part_done(op, length, None);
                     }
                 }
+                Received::Table => {
+                    return Err(ConnError::Unexpected("a table where an answer was expected").into());
+                }
                 // Our own memory was taken away under the op: it alone fails.
                 Received::Fault => {
                     if let Some(Pending { what, .. }) = asking.pending.front_mut() {
                         if let Asked::Part { op, kind, length, .. } = *what {
                             *what = Asked::Abandoned { kind, length };
+                            self.touched(op);
                             self.part_done(op, 0, Some(OpError::new(OpErrorCode::LocalMemoryFault)));
                         }
                     }
@@ -289,10 +309,21 @@ impl<N: Net> TcpTransport<N> {
         asking: &mut Asking,
         conn: &mut Conn<N::Stream>,
     ) -> Result<(), ConnError> {
-        let error = OpError::from_status(frame.status);
+        let mut error = OpError::from_status(frame.status);
+        let pieces = match front.what {
+            Asked::Part { op, .. } => self.ops.get_mut(op).and_then(|state| state.op.pieces),
+            _ => None,
+        };
+        if let (Some(error), Some(pieces)) = (&mut error, pieces) {
+            error.piece = u32::try_from(frame.offset).ok().filter(|at| (*at as usize) < pieces.len());
+        }
         match (frame.op, front.what) {
             (FrameOp::WriteDone, Asked::Part { op, kind: OpKind::Write, length, .. }) => {
                 asking.pop();
+                // The only refusals that come after the first byte.
+                if matches!(frame.status, Status::MemoryFault | Status::Checksum) {
+                    self.touched(op);
+                }
                 self.part_done(op, if error.is_none() { length } else { 0 }, error);
             }
             (FrameOp::ReadDone, Asked::Part { op, kind: OpKind::Read, address, length }) => {
@@ -302,7 +333,7 @@ impl<N: Net> TcpTransport<N> {
                 } else if frame.length != length {
                     return Err(ConnError::Unexpected("a read was answered with another length"));
                 } else {
-                    conn.expect_payload(address, length);
+                    conn.expect_body(pieces.map_or(Body::One(address), Body::Ours), length);
                 }
             }
             (FrameOp::WriteDone, Asked::Abandoned { kind: OpKind::Write, .. }) => {
@@ -324,6 +355,13 @@ impl<N: Net> TcpTransport<N> {
             _ => return Err(ConnError::Unexpected("an answer of another kind than its request")),
         }
         Ok(())
+    }
+
+    /// A part of an op that does not end well may have changed bytes at the side that was to receive it.
+    fn touched(&mut self, op: OpSlot) {
+        if let Some(state) = self.ops.get_mut(op) {
+            state.touched = true;
+        }
     }
 
     fn part_done(&mut self, op: OpSlot, landed: u64, error: Option<OpError>) {
@@ -378,14 +416,19 @@ impl<N: Net> TcpTransport<N> {
             asked: false,
         };
         let mut unasked = Vec::new();
-        for Pending { id, what } in &asking.pending {
+        for (at, Pending { id, what }) in asking.pending.iter().enumerate() {
             match what {
+                Asked::Part { op, .. } if lands_here(what) && at == 0 && conn.is_landing() => {
+                    self.touched(*op);
+                    self.part_done(*op, 0, Some(op_error));
+                }
                 Asked::Part { op, .. } if lands_here(what) || !conn.has_begun(*id) => {
                     self.part_done(*op, 0, Some(op_error));
                 }
                 Asked::Part { op, .. } => {
                     if let Some(state) = self.ops.get_mut(*op) {
                         state.fences += 1;
+                        state.touched = true;
                         wait.ops.push(*op);
                     }
                     self.part_done(*op, 0, Some(op_error));
@@ -482,9 +525,12 @@ impl<N: Net> TcpTransport<N> {
             return;
         }
         state.cancel_by = Some(grace);
+        // The rest of a list's table is still to be sent from the op's own memory: then the answer is waited for.
+        let listed = state.op.pieces.is_some();
         let link = state.op.link.slot;
         let lanes: Vec<LaneSlot> = self.link_mut(link).map(|l| l.open().collect()).unwrap_or_default();
         let mut given_up = 0;
+        let mut touched = false;
         for slot in lanes {
             let Some(lane) = self.lanes.get_mut(slot) else { continue };
             let Lane { conn, role: Role::Asking(asking), .. } = lane else { continue };
@@ -496,9 +542,10 @@ impl<N: Net> TcpTransport<N> {
                 }
                 if conn.withdraw(pending.id) {
                     withdrawn.push(pending.id);
-                } else if kind == OpKind::Read {
+                } else if kind == OpKind::Read && !(listed && conn.is_queued(pending.id)) {
                     pending.what = Asked::Abandoned { kind, length };
                     if at == 0 && conn.is_landing() {
+                        touched = true;
                         conn.discard_payload(length);
                     }
                 } else {
@@ -516,6 +563,7 @@ impl<N: Net> TcpTransport<N> {
         }
         if let Some(state) = self.ops.get_mut(op) {
             state.parts -= given_up;
+            state.touched |= touched;
         }
         self.fail_op(op, OpError::new(OpErrorCode::Cancelled));
         self.wake_by(grace);

@@ -1,15 +1,16 @@
 //! A lane: one connection and what it is for. Rule: a lane answers requests in the order in which they came, so the first
 //! one that waits is the one that is answered next.
 
-use crate::conn::Conn;
+use crate::conn::{Conn, MAX_LIST_ANSWERS};
 use crate::link::LaneSlot;
 use crate::net::Stream;
 use crate::opening::OpeningReader;
 use crate::ops::OpSlot;
-use orbit_te_memory::Lease;
+use orbit_te_memory::{Holder, Lease};
 use orbit_te_transport::OpKind;
 use orbit_te_wire::{Frame, Limits, SessionId, Status};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A request that waits for its answer.
@@ -72,6 +73,8 @@ pub(crate) struct Landing {
     pub(crate) status: Status,
     /// The right to touch the region; none when the write was refused.
     pub(crate) lease: Option<Lease>,
+    /// The first bad piece of a refused list.
+    pub(crate) piece: Option<u32>,
 }
 
 /// The side that answers.
@@ -79,7 +82,18 @@ pub(crate) struct Answering {
     pub(crate) session: SessionId,
     pub(crate) number: u32,
     pub(crate) limits: Limits,
+    /// What the session may reach beside regions whose own key it has.
+    pub(crate) holder: Arc<Holder>,
     pub(crate) landing: Option<Landing>,
+    /// A list request whose table is under way.
+    pub(crate) listing: Option<Frame>,
+}
+
+impl Answering {
+    /// Whether the peer takes its answers so slowly that it is not heard until it does.
+    pub(crate) fn is_deaf<S: Stream>(&self, conn: &Conn<S>) -> bool {
+        conn.queued() >= self.limits.lane_requests as usize || conn.list_answers() >= MAX_LIST_ANSWERS
+    }
 }
 
 /// What a lane is for.
@@ -110,10 +124,19 @@ impl<S: Stream> Lane<S> {
                 self.conn.can_send() || (self.conn.can_receive() && expects)
             }
             Role::Answering(answering) => {
-                let deaf = self.conn.queued() >= answering.limits.lane_requests as usize;
+                let deaf = answering.is_deaf(&self.conn);
                 self.conn.can_send() || (self.conn.can_receive() && !deaf)
             }
         }
+    }
+}
+
+impl<S: Stream> Lane<S> {
+    /// Whether a request of this lane holds such a lease: a write whose payload is under way, or an answer that was not taken.
+    pub(crate) fn holds(&self, which: &dyn Fn(&Lease) -> bool) -> bool {
+        let Role::Answering(Answering { landing, .. }) = &self.role else { return false };
+        let landing = landing.as_ref().and_then(|landing| landing.lease.as_ref());
+        landing.into_iter().chain(self.conn.leases()).any(which)
     }
 }
 

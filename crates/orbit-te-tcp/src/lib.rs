@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+mod body;
 pub mod config;
 mod conn;
 pub mod domain;
@@ -22,6 +23,7 @@ mod ops;
 mod socket;
 mod sys;
 mod target;
+mod target_list;
 pub mod transport;
 
 pub use address::TcpAddress;

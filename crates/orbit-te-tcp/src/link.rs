@@ -4,9 +4,8 @@
 use crate::address::TcpAddress;
 use crate::config::TcpConfig;
 use crate::ops::OpSlot;
-use orbit_te_transport::LinkId;
+use orbit_te_transport::{LinkId, PriorityQueue};
 use orbit_te_wire::PeerId;
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// A lane's place in the transport's table.
@@ -44,7 +43,7 @@ pub(crate) struct Link {
     pub(crate) address: TcpAddress,
     pub(crate) places: Vec<Place>,
     /// Ops with bytes that no lane has yet.
-    pub(crate) queue: VecDeque<OpSlot>,
+    pub(crate) queue: PriorityQueue<OpSlot>,
     pub(crate) fences: Vec<FenceWait>,
     /// Since when there has been no lane; none while there is one.
     pub(crate) down_since: Option<Instant>,
@@ -70,7 +69,7 @@ impl Link {
             peer,
             address,
             places: vec![Place::Down { retry_at: now }; lanes],
-            queue: VecDeque::with_capacity(config.max_ops as usize),
+            queue: PriorityQueue::with_capacity(config.max_ops as usize),
             fences: Vec::new(),
             down_since: Some(now),
             failed: false,

@@ -14,6 +14,8 @@ pub(crate) struct OpState {
     pub(crate) assigned: u64,
     /// Bytes that are known to be in place.
     pub(crate) landed: u64,
+    /// Whether a part that did not end well may have changed bytes at the receiving side.
+    pub(crate) touched: bool,
     /// Parts with lanes.
     pub(crate) parts: u32,
     /// Broken lanes whose fence is awaited.
@@ -53,7 +55,8 @@ impl OpState {
             Some(error) => Err(error),
             None => Ok(()),
         };
-        Completion { token: self.op.token, result, bytes: self.landed }
+        let touched = self.touched || self.landed > 0;
+        Completion { token: self.op.token, result, bytes: self.landed, touched }
     }
 }
 
@@ -84,6 +87,7 @@ impl OpTable {
             op,
             assigned: 0,
             landed: 0,
+            touched: false,
             parts: 0,
             fences: 0,
             queued: true,

@@ -66,7 +66,15 @@ impl<N: Net> TcpTransport<N> {
         }
         tracing::debug!(peer = %hello.peer, %session, lane = number, %from, "a peer's lane");
         let conn = Conn::new(stream, terms.limits.lane_requests as usize + 1);
-        let role = Role::Answering(Answering { session, number, limits: terms.limits, landing: None });
+        let holder = self.grants.of(session);
+        let role = Role::Answering(Answering {
+            session,
+            number,
+            limits: terms.limits,
+            holder,
+            landing: None,
+            listing: None,
+        });
         self.lanes.put(slot, Lane { conn, role, listed: false });
         self.sessions.entry(session).or_default().lanes.insert(number, slot);
         Ok(())
@@ -78,6 +86,17 @@ impl<N: Net> TcpTransport<N> {
         for slot in known.lanes.into_values() {
             self.close_answering(slot, now);
         }
+    }
+
+    /// Closes the lanes of peers whose requests hold such a lease; how many. Nothing of theirs lands afterwards. For peers that
+    /// stall: the kernel is given no more time to send or receive the rest.
+    pub fn evict(&mut self, which: &dyn Fn(&Lease) -> bool, now: Instant) -> usize {
+        let stalled: Vec<_> =
+            self.lanes.iter().filter(|(_, lane)| lane.holds(which)).map(|(slot, _)| slot).collect();
+        for slot in &stalled {
+            self.close_answering(*slot, now);
+        }
+        stalled.len()
     }
 
     /// How many lanes of peers are served.
@@ -109,19 +128,25 @@ impl<N: Net> TcpTransport<N> {
         // The first answer of a round goes at once, for the sake of a peer with one request; later ones go together.
         let (mut frames, mut bytes) = (FLUSH_FRAMES, 0);
         for _ in 0..SERVE_FRAMES {
-            // A peer that does not take its answers is not heard until it does.
-            if conn.queued() >= answering.limits.lane_requests as usize {
+            if answering.is_deaf(conn) {
                 conn.flush()?;
-                if conn.queued() >= answering.limits.lane_requests as usize {
+                if answering.is_deaf(conn) {
                     break;
                 }
             }
             match conn.receive(&mut self.scratch)? {
                 Received::Nothing => break,
                 Received::Frame(frame) => bytes += self.take_request(frame, answering, conn, now)?,
+                Received::Table => {
+                    if let Some(frame) = answering.listing.take() {
+                        bytes += self.take_list(frame, answering, conn, now);
+                    }
+                }
                 Received::Payload => {
                     if let Some(landing) = answering.landing.take() {
-                        conn.push(&landing.frame.answer(FrameOp::WriteDone, landing.status), 0, 0, None);
+                        let answer = landing.frame.answer(FrameOp::WriteDone, landing.status);
+                        let answer = landing.piece.map_or(answer, |piece| answer.about_piece(piece));
+                        conn.push(&answer, 0, 0, None);
                     }
                 }
                 Received::Fault => {
@@ -155,7 +180,7 @@ impl<N: Net> TcpTransport<N> {
                 return Err(ConnError::Unexpected("a write is longer than the agreed limit"));
             }
             FrameOp::Write => {
-                let (status, lease) = match self.admit(&frame, Access::REMOTE_WRITE) {
+                let (status, lease) = match self.admit(&frame, Access::REMOTE_WRITE, answering, now) {
                     Ok(lease) => (Status::Ok, Some(lease)),
                     Err(error) => (error.status(), None),
                 };
@@ -167,13 +192,23 @@ impl<N: Net> TcpTransport<N> {
                     Some(lease) => conn.expect_payload(address(lease, &frame), frame.length),
                     None => conn.discard_payload(frame.length),
                 }
-                answering.landing = Some(Landing { frame, status, lease });
+                answering.landing = Some(Landing { frame, status, lease, piece: None });
+            }
+            FrameOp::WriteList if over_limit => {
+                return Err(ConnError::Unexpected("a list write is longer than the agreed limit"));
+            }
+            FrameOp::WriteList | FrameOp::ReadList => {
+                if !conn.expect_table(frame.pieces()) {
+                    return Err(ConnError::Unexpected("a list of no pieces, or of more than 1,024"));
+                }
+                answering.listing = Some(frame);
+                return Ok(0);
             }
             FrameOp::Read => {
                 let admitted = if over_limit {
                     Err(AdmitError::BadLength)
                 } else {
-                    self.admit(&frame, Access::REMOTE_READ)
+                    self.admit(&frame, Access::REMOTE_READ, answering, now)
                 };
                 match admitted {
                     // The answer says that the bytes follow: for memory that may be gone, that is looked at first.
@@ -209,7 +244,13 @@ impl<N: Net> TcpTransport<N> {
         Ok(frame.length)
     }
 
-    fn admit(&mut self, frame: &Frame, access: Access) -> Result<Lease, AdmitError> {
+    pub(crate) fn admit(
+        &self,
+        frame: &Frame,
+        access: Access,
+        answering: &Answering,
+        now: Instant,
+    ) -> Result<Lease, AdmitError> {
         let request = Request {
             region: frame.region,
             generation: frame.generation,
@@ -218,7 +259,7 @@ impl<N: Net> TcpTransport<N> {
             length: frame.length,
             access,
         };
-        admit(self.regions.load(), &request)
+        admit(&self.regions.load(), &answering.holder, &request, now)
     }
 
     /// Closes a lane of the session, and never takes its number again.

@@ -9,13 +9,13 @@ use crate::lane::{Asked, Lane, Lanes, Role};
 use crate::link::{LaneSlot, Link};
 use crate::net::{Net, Os};
 use crate::ops::{OpSlot, OpTable};
-use arc_swap::{ArcSwap, Cache};
-use orbit_te_memory::{KindSet, RegionTable, Registry};
+use arc_swap::ArcSwap;
+use orbit_te_memory::{Grants, KindSet, RegionTable, Registry};
 use orbit_te_transport::{
     Arm, Capabilities, Completion, Event, LinkId, Op, OpError, OpErrorCode, OpKind, Progress, Token,
     Transport, TransportError,
 };
-use orbit_te_wire::limits::MAX_PAYLOAD_BYTES;
+use orbit_te_wire::limits::{MAX_PAYLOAD_BYTES, MAX_PIECES};
 use orbit_te_wire::{PeerId, SessionId};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -54,7 +54,9 @@ struct LinkEntry {
 pub struct TcpTransport<N: Net = Os> {
     pub(crate) config: TcpConfig,
     pub(crate) identity: Identity,
-    pub(crate) regions: Cache<Arc<ArcSwap<RegionTable>>, Arc<RegionTable>>,
+    /// Looked at anew for each request: a kept snapshot would keep the memory of regions that were withdrawn.
+    pub(crate) regions: Arc<ArcSwap<RegionTable>>,
+    pub(crate) grants: Arc<Grants>,
     pub(crate) net: N,
     pub(crate) lanes: Lanes<N::Stream>,
     links: Vec<LinkEntry>,
@@ -101,7 +103,8 @@ impl<N: Net> TcpTransport<N> {
         let config = config.bounded();
         let max_ops = config.max_ops.max(1);
         TcpTransport {
-            regions: Cache::new(registry.table()),
+            regions: registry.table(),
+            grants: registry.grants().clone(),
             net,
             lanes: Lanes::new(),
             links: Vec::new(),
@@ -183,7 +186,8 @@ impl<N: Net> TcpTransport<N> {
     }
 
     fn refuse_op(&mut self, op: &Op, code: OpErrorCode) {
-        self.done.push_back(Completion { token: op.token, result: Err(OpError::new(code)), bytes: 0 });
+        let result = Err(OpError::new(code));
+        self.done.push_back(Completion { token: op.token, result, bytes: 0, touched: false });
     }
 
     fn take_events(&mut self) {
@@ -333,6 +337,8 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             write: true,
             kinds: KindSet::HOST,
             max_op_bytes: u64::MAX >> 8,
+            max_pieces: MAX_PIECES,
+            max_list_bytes: self.config.chunk_bytes.clamp(1, MAX_PAYLOAD_BYTES),
             max_ops: self.config.max_ops,
             needs_target_cpu: true,
             fences: true,
@@ -376,15 +382,19 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             taken += 1;
             if self.closed {
                 self.refuse_op(op, OpErrorCode::Closed);
-            } else if op.local.length == 0 || op.local.length > self.capabilities().max_op_bytes {
+            } else if op.local.length == 0 || op.local.length > most(op, &self.capabilities()) {
                 self.refuse_op(op, OpErrorCode::BadLength);
-            } else if op.remote.offset.checked_add(op.local.length).is_none_or(|end| end > op.remote.key.0[3])
+            } else if let Some(pieces) = op.pieces.filter(|p| p.len() > MAX_PIECES as usize) {
+                tracing::debug!(pieces = pieces.len(), "a list of too many pieces");
+                self.refuse_op(op, OpErrorCode::BadLength);
+            } else if op.pieces.is_none()
+                && op.remote.offset.checked_add(op.local.length).is_none_or(|end| end > op.remote.key.0[3])
             {
                 self.refuse_op(op, OpErrorCode::OutOfRange);
             } else if self.find_link(op.link).is_none() {
                 self.refuse_op(op, OpErrorCode::NoLink);
             } else if let (Some(slot), Some(link)) = (self.ops.insert(*op), self.find_link(op.link)) {
-                link.queue.push_back(slot);
+                link.queue.push(op.priority, slot);
                 if let Some(down) = link.down_since {
                     let at = down + self.config.unreachable_after;
                     self.wake_by(at);
@@ -464,6 +474,11 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
     fn is_drained(&self) -> bool {
         self.ops.is_empty() && self.done.is_empty()
     }
+}
+
+/// The most bytes that an op of this form may have.
+fn most(op: &Op, can: &Capabilities) -> u64 {
+    if op.pieces.is_some() { can.max_list_bytes } else { can.max_op_bytes }
 }
 
 /// Whether an op's part moves bytes into this side's memory.

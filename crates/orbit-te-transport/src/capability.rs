@@ -16,6 +16,10 @@ pub struct Capabilities {
     pub kinds: KindSet,
     /// The largest op it takes, in bytes. It splits an op over its lanes or rails itself.
     pub max_op_bytes: u64,
+    /// The most pieces in one op; zero for a transport that takes contiguous ops only.
+    pub max_pieces: u32,
+    /// The most bytes in one op of many pieces.
+    pub max_list_bytes: u64,
     /// How many ops it holds at once; when they are all in use, [`crate::Transport::submit`] accepts none.
     pub max_ops: u32,
     /// Whether the target's CPU takes part in every op.

@@ -30,6 +30,8 @@ pub enum OpErrorCode {
     AccessDenied,
     /// The region key is wrong.
     BadKey,
+    /// The grant was revoked or has expired at the target.
+    GrantEnded,
     /// The length is zero or over a limit.
     BadLength,
     /// The target could not touch its memory.
@@ -61,6 +63,8 @@ pub enum OpErrorCode {
     Closed,
     /// The transport does not do this.
     Unsupported,
+    /// Pieces of the op overlap where they are written, or are not in the order of their offsets.
+    Overlap,
 }
 
 impl OpErrorCode {
@@ -86,6 +90,8 @@ impl OpErrorCode {
             OpErrorCode::Closed => 17,
             OpErrorCode::Unsupported => 18,
             OpErrorCode::LinkBrokenUnfenced => 19,
+            OpErrorCode::GrantEnded => 20,
+            OpErrorCode::Overlap => 24,
         }
     }
 
@@ -97,12 +103,14 @@ impl OpErrorCode {
             | OpErrorCode::OutOfRange
             | OpErrorCode::AccessDenied
             | OpErrorCode::BadKey
+            | OpErrorCode::GrantEnded
             | OpErrorCode::BadLength
             | OpErrorCode::RemoteMemoryFault
             | OpErrorCode::LocalMemoryFault
             | OpErrorCode::Checksum
             | OpErrorCode::Cancelled
             | OpErrorCode::CancelledUnfenced
+            | OpErrorCode::Overlap
             | OpErrorCode::Unsupported => ErrorClass::Op,
             OpErrorCode::PeerShuttingDown
             | OpErrorCode::NoLink
@@ -123,6 +131,9 @@ impl OpErrorCode {
             OpErrorCode::OutOfRange => "the range reaches past the end of the peer's region",
             OpErrorCode::AccessDenied => "the peer's region does not permit this",
             OpErrorCode::BadKey => "the region key is wrong; open the segment again",
+            OpErrorCode::GrantEnded => {
+                "the right to the peer's region was revoked or has expired; open the segment again"
+            }
             OpErrorCode::BadLength => "the length is zero or over the peer's limit",
             OpErrorCode::RemoteMemoryFault => {
                 "the peer could not touch its memory (a served file cut short, or a full disk)"
@@ -143,6 +154,7 @@ impl OpErrorCode {
             OpErrorCode::Protocol => "the peer broke the protocol",
             OpErrorCode::Closed => "the transport is closed",
             OpErrorCode::Unsupported => "the transport does not do this",
+            OpErrorCode::Overlap => "pieces overlap where they are written, or are out of order",
         }
     }
 }
@@ -161,17 +173,19 @@ pub struct OpError {
     pub code: OpErrorCode,
     /// The system's error number behind it.
     pub os: Option<i32>,
+    /// The first bad piece of an op of many; none where no single piece is to blame.
+    pub piece: Option<u32>,
 }
 
 impl OpError {
     /// An error with this code alone.
     pub const fn new(code: OpErrorCode) -> OpError {
-        OpError { code, os: None }
+        OpError { code, os: None, piece: None }
     }
 
     /// An error with this code and the system's answer behind it.
     pub fn io(code: OpErrorCode, error: &std::io::Error) -> OpError {
-        OpError { code, os: error.raw_os_error() }
+        OpError { code, os: error.raw_os_error(), piece: None }
     }
 
     /// The error that a target's answer means, or none for [`Status::Ok`].
@@ -183,10 +197,12 @@ impl OpError {
             Status::OutOfRange => OpErrorCode::OutOfRange,
             Status::AccessDenied => OpErrorCode::AccessDenied,
             Status::BadKey => OpErrorCode::BadKey,
+            Status::GrantEnded => OpErrorCode::GrantEnded,
             Status::BadLength => OpErrorCode::BadLength,
             Status::ShuttingDown => OpErrorCode::PeerShuttingDown,
             Status::MemoryFault => OpErrorCode::RemoteMemoryFault,
             Status::Checksum => OpErrorCode::Checksum,
+            Status::Overlap => OpErrorCode::Overlap,
         };
         Some(OpError::new(code))
     }
@@ -194,6 +210,9 @@ impl OpError {
 
 impl fmt::Display for OpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(piece) = self.piece {
+            write!(f, "piece {piece}: ")?;
+        }
         match self.os {
             Some(os) => write!(f, "{}: {}", self.code, std::io::Error::from_raw_os_error(os)),
             None => write!(f, "{}", self.code),

@@ -10,6 +10,7 @@
 pub mod capability;
 pub mod error;
 pub mod op;
+pub mod priority;
 pub mod progress;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -17,6 +18,7 @@ pub mod transport;
 
 pub use capability::Capabilities;
 pub use error::{ErrorClass, OpError, OpErrorCode, TransportError};
-pub use op::{LinkId, Op, OpKind, RemoteSpan, Token};
+pub use op::{LinkId, Op, OpKind, Pieces, RemoteSpan, Token};
+pub use priority::{Priority, PriorityQueue};
 pub use progress::{Arm, Completion, Event, Progress};
 pub use transport::Transport;

@@ -15,6 +15,8 @@ pub struct Completion {
     pub result: Result<(), OpError>,
     /// Bytes that are known to be in place: all of them on success, any number otherwise.
     pub bytes: u64,
+    /// Whether a byte at the side that was to receive may have changed. False only when that is known not to be so.
+    pub touched: bool,
 }
 
 /// Something that happened to a link, or that must be carried to its peer.

@@ -21,7 +21,7 @@ use std::time::Instant;
 ///    [`OpErrorCode::Cancelled`](crate::OpErrorCode::Cancelled) not one more byte of that op lands at the peer.
 /// 5. *Nothing is allocated per op* after warm-up.
 ///
-/// An op that the target refuses has moved nothing. The one exception is a region that is withdrawn or revoked while an op of
+/// An op that the target refuses has moved nothing; of an op of many pieces, one bad piece refuses all, and the error says which. The one exception is a region that is withdrawn or revoked while an op of
 /// several parts is under way: it fails with [`OpErrorCode::UnknownRegion`](crate::OpErrorCode::UnknownRegion) or
 /// [`OpErrorCode::StaleGeneration`](crate::OpErrorCode::StaleGeneration), and its completion counts the bytes in place.
 ///
@@ -51,7 +51,8 @@ pub unsafe trait Transport: Send {
     ///
     /// # Safety
     /// Each op's local span is valid for reading (write ops) or writing (read ops), and the lease under which it was made
-    /// is kept until the op's completion was given out by [`Transport::poll`]. No two ops in flight have the same token; one
+    /// is kept until the op's completion was given out by [`Transport::poll`]; the same holds for each of its pieces, and for the slices
+    /// behind [`Op::pieces`](crate::Op::pieces). No two ops in flight have the same token; one
     /// that has completed may be used again.
     unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize;
 

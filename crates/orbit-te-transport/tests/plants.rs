@@ -65,6 +65,7 @@ plants! {
     lands_after_cancel: LandsAfterCancel, "cancel_right_away", "should be";
     lands_after_late_cancel: LandsAfterCancel, "cancel_completes_once_and_lets_go", "should be";
     lands_after_silence: LandsAfterCancel, "cancel_while_the_target_is_silent", "should be";
+    says_untouched: SaysUntouched, "broken_link_fails_alone", "should be";
     ignores_cancel: IgnoresCancel, "cancel_while_the_target_is_silent", "without the target: not within";
     cancels_strangers: CancelsStrangers, "cancel_of_strangers_is_ignored", "which was never submitted";
     sleeps_through_replies: SleepsThroughReplies, "no_wake_up_is_lost", "a lost wake-up";

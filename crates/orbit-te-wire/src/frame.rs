@@ -12,7 +12,7 @@
 //! | 16 | 8 | region |
 //! | 24 | 8 | generation |
 //! | 32 | 8 | region key |
-//! | 40 | 8 | offset in the region, bytes |
+//! | 40 | 8 | offset in the region, bytes; in a list request the number of pieces; in a refused one's answer the first bad piece |
 //! | 48 | 8 | length, bytes |
 //! | 56 | 4 | payload CRC32C, zero where absent |
 //! | 60 | 4 | CRC32C of bytes 0 to 59 |
@@ -44,6 +44,12 @@ pub enum FrameOp {
     Fence = 5,
     /// Answer to [`FrameOp::Fence`]: that lane is closed and its last byte has landed or never will. No payload.
     FenceDone = 6,
+    /// Request: a table of as many pieces as `offset` says follows, and then `length` payload bytes, which go to the pieces in
+    /// turn. Answered by [`FrameOp::WriteDone`].
+    WriteList = 7,
+    /// Request: a table of as many pieces as `offset` says follows; send their bytes in turn, `length` in all. Answered by
+    /// [`FrameOp::ReadDone`].
+    ReadList = 8,
 }
 
 impl FrameOp {
@@ -55,6 +61,8 @@ impl FrameOp {
             4 => FrameOp::ReadDone,
             5 => FrameOp::Fence,
             6 => FrameOp::FenceDone,
+            7 => FrameOp::WriteList,
+            8 => FrameOp::ReadList,
             other => return Err(WireError::Unknown { what: "frame op", value: u64::from(other) }),
         })
     }
@@ -84,6 +92,10 @@ pub enum Status {
     MemoryFault = 8,
     /// The payload does not carry its checksum.
     Checksum = 9,
+    /// The grant under which the region key was given was revoked, or has expired.
+    GrantEnded = 10,
+    /// Pieces of a list write overlap, or do not come in the order of their offsets.
+    Overlap = 12,
 }
 
 impl Status {
@@ -99,6 +111,8 @@ impl Status {
             7 => Status::ShuttingDown,
             8 => Status::MemoryFault,
             9 => Status::Checksum,
+            10 => Status::GrantEnded,
+            12 => Status::Overlap,
             other => return Err(WireError::Unknown { what: "frame status", value: u64::from(other) }),
         })
     }
@@ -133,12 +147,22 @@ impl Frame {
         Frame { op, status, payload_crc: 0, key: 0, ..*self }
     }
 
+    /// This answer to a list request, saying which piece is to blame: the count of pieces when no single one is.
+    pub fn about_piece(self, index: u32) -> Frame {
+        Frame { offset: u64::from(index), ..self }
+    }
+
     /// How many payload bytes follow this header.
     pub fn payload_bytes(&self) -> u64 {
         match (self.op, self.status) {
-            (FrameOp::Write, _) | (FrameOp::ReadDone, Status::Ok) => self.length,
+            (FrameOp::Write | FrameOp::WriteList, _) | (FrameOp::ReadDone, Status::Ok) => self.length,
             _ => 0,
         }
+    }
+
+    /// How many pieces the table behind this header has; zero where there is none.
+    pub fn pieces(&self) -> u64 {
+        if matches!(self.op, FrameOp::WriteList | FrameOp::ReadList) { self.offset } else { 0 }
     }
 
     /// The header's bytes.
@@ -179,7 +203,10 @@ impl Frame {
         if b[6] != 0 || b[7] != 0 {
             return Err(WireError::Invalid { what: "a frame's reserved bytes are not zero" });
         }
-        let request = matches!(op, FrameOp::Write | FrameOp::Read | FrameOp::Fence);
+        let request = matches!(
+            op,
+            FrameOp::Write | FrameOp::Read | FrameOp::Fence | FrameOp::WriteList | FrameOp::ReadList
+        );
         if request && status != Status::Ok {
             return Err(WireError::Invalid { what: "a request carries a status" });
         }

@@ -27,6 +27,8 @@ pub const MAX_TRANSPORT_KEYS: usize = 16;
 pub const MAX_ADDRESSES: usize = 16;
 /// The most payload bytes behind one data frame.
 pub const MAX_PAYLOAD_BYTES: u64 = 1 << 30;
+/// The most pieces in one list request.
+pub const MAX_PIECES: u32 = 1024;
 /// The most requests that may be in flight on one data lane.
 pub const MAX_LANE_REQUESTS: u32 = 4096;
 /// The most data lanes of one session.

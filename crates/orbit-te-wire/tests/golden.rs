@@ -196,6 +196,12 @@ fn frames() -> Vec<Row<Frame>> {
              ff01000000000000 0102000000000000 00000000 1d3f466c",
         ),
         row(
+            "read_grant_ended",
+            answered(FrameOp::ReadDone, Status::GrantEnded, 9, 511, 513),
+            "4f54 04 00 0a00 0000 0900000000000000 2a00000000000000 0300000000000000 0000000000000000 \
+             ff01000000000000 0102000000000000 00000000 e1d6eb17",
+        ),
+        row(
             "fence",
             Frame { op: FrameOp::Fence, ..fence },
             "4f54 05 00 0000 0000 0a00000000000000 0700000000000000 0000000000000000 0000000000000000 \
@@ -413,6 +419,7 @@ fn numbers() {
         Status::ShuttingDown,
         Status::MemoryFault,
         Status::Checksum,
+        Status::GrantEnded,
     ];
     for (number, status) in (0u16..).zip(statuses) {
         let bytes = Frame { op: FrameOp::ReadDone, status, ..BLANK }.encode();

@@ -217,7 +217,7 @@ fn frames() {
     check(2, 0, WireError::Unknown { what: "frame op", value: 0 });
     check(2, 7, WireError::Unknown { what: "frame op", value: 7 });
     check(3, 1, WireError::Unknown { what: "frame flags", value: 1 });
-    check(4, 10, WireError::Unknown { what: "frame status", value: 10 });
+    check(4, 11, WireError::Unknown { what: "frame status", value: 11 });
     check(5, 1, WireError::Unknown { what: "frame status", value: 256 });
     check(4, 1, WireError::Invalid { what: "a request carries a status" });
     check(6, 1, WireError::Invalid { what: "a frame's reserved bytes are not zero" });

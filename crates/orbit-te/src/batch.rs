@@ -1,17 +1,20 @@
 //! A batch: requests that are submitted together and end together. Rule: it is checked whole, and admitted whole or not at all.
 
+use crate::admission::Permit;
 use crate::clock;
 use crate::error::{Error, TransferError};
+use crate::receipt::Requests;
 use crate::region::Slice;
 use crate::segment::Segment;
 use crate::shared::Shared;
-use crate::transfer::{Afterwards, Part, TransferState};
+use crate::transfer::{Afterwards, Part, Timing, TransferState};
+use crate::worker::Worker;
 use orbit_te_memory::Lease;
-use orbit_te_transport::{Op, OpKind, Token};
+use orbit_te_transport::{Op, OpKind, Priority, Token};
 use orbit_te_wire::limits::{MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES};
 use orbit_te_wire::{Access, Features, RefusalCode, RegionId};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) struct Request {
     kind: OpKind,
@@ -25,6 +28,7 @@ pub(crate) struct Request {
 pub struct Batch {
     requests: Vec<Request>,
     deadline: Option<Duration>,
+    priority: Priority,
     notification: Option<(Segment, String, Vec<u8>)>,
 }
 
@@ -56,9 +60,16 @@ impl Batch {
         self
     }
 
-    /// Sets how long the transfer may take, instead of the engine's default.
+    /// Sets how long the transfer may take from submitting on, instead of the engine's default; more than a year counts as one.
     pub fn deadline(&mut self, after: Duration) -> &mut Batch {
         self.deadline = Some(after);
+        self
+    }
+
+    /// Sets how urgent it is beside other transfers of this engine. What is more urgent overtakes what has begun, chunk by chunk;
+    /// what is less urgent gets a turn now and then all the same. The requests of a batch keep their order.
+    pub fn priority(&mut self, priority: Priority) -> &mut Batch {
+        self.priority = priority;
         self
     }
 
@@ -81,10 +92,13 @@ impl Batch {
     }
 
     /// Checks all requests and makes the transfer's state. Nothing has started.
-    pub(crate) fn prepare(self, shared: &Arc<Shared>) -> Result<Arc<TransferState>, Error> {
-        if self.requests.is_empty() {
-            return Err(Error::BadRequest { index: 0, why: "the batch is empty".to_string() });
-        }
+    pub(crate) fn prepare(
+        self,
+        shared: &Arc<Shared>,
+        submitted: Instant,
+        permit: Permit,
+    ) -> Result<Arc<TransferState>, Error> {
+        let timing = Timing { submitted, after: self.allowed(shared) };
         let mut parts: Vec<Part> = Vec::with_capacity(1);
         let mut leases: Vec<Lease> = Vec::with_capacity(1);
         let mut leased: Option<RegionId> = None;
@@ -110,7 +124,15 @@ impl Batch {
             let remote = request.segment.span(request.kind, request.offset, length).map_err(bad)?;
             let key = request.local.keys.local.first().copied().unwrap_or_default();
             let local = request.local.raw.span(key);
-            let op = Op { kind: request.kind, link: peer.link, local, remote, token: Token(index as u64) };
+            let op = Op {
+                kind: request.kind,
+                link: peer.link,
+                local,
+                remote,
+                pieces: None,
+                token: Token(index as u64),
+                priority: self.priority,
+            };
             match parts.iter_mut().find(|p| Arc::ptr_eq(&p.worker, &peer.worker)) {
                 Some(part) => part.ops.push(op),
                 None => {
@@ -120,10 +142,20 @@ impl Batch {
                 }
             }
         }
-        let after = self.deadline.unwrap_or(shared.config.deadline);
+        let records = Requests::new(self.requests.iter().map(|request| request.local.len()));
         let afterwards =
             self.notification.map(|(segment, name, payload)| announce(shared, segment, name, payload));
-        Ok(TransferState::new(parts, leases, after, afterwards.transpose()?))
+        Ok(TransferState::new(parts, records, leases, timing, permit, afterwards.transpose()?))
+    }
+
+    /// How long it may take from submitting on.
+    pub(crate) fn allowed(&self, shared: &Shared) -> Duration {
+        self.deadline.unwrap_or(shared.config.deadline)
+    }
+
+    /// The worker of its first request.
+    pub(crate) fn first_worker(&self) -> Option<&Arc<Worker>> {
+        self.requests.first().map(|request| &request.segment.inner.peer.worker)
     }
 }
 

@@ -4,9 +4,11 @@
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
+use orbit_te_memory::RegistrationLimit;
 use orbit_te_tcp::TcpConfig;
 use orbit_te_wire::limits::MAX_ADDRESSES;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Makes an [`Engine`].
@@ -49,6 +51,12 @@ impl EngineBuilder {
     /// Threads for this engine's own transfers.
     pub fn workers(mut self, count: usize) -> Self {
         self.config.workers = count;
+        self
+    }
+
+    /// Decides how many bytes may be registered.
+    pub fn registration_limit(mut self, limit: Arc<dyn RegistrationLimit>) -> Self {
+        self.config.registration_limit = limit;
         self
     }
 

@@ -1,7 +1,9 @@
 //! An engine's settings. Rule: each says how to size it and what it costs; the defaults need no tuning.
 
+use orbit_te_memory::{RegistrationLimit, Unlimited};
 use orbit_te_tcp::TcpConfig;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Settings of an engine; made by [`crate::Engine::builder`].
@@ -29,9 +31,17 @@ pub struct Config {
     /// Sessions that peers may have with this engine; more are refused. Each costs some kilobytes, and the sockets and queues of
     /// its control link and lanes. Default 4,096.
     pub peers: usize,
-    /// Transfers that may be under way at each worker; at the limit, submitting fails with [`crate::Error::Full`] before anything has
-    /// begun. Each costs about 500 bytes and 90 for each of its requests. Default 4,096.
+    /// Segments that a peer may have open in one session; opening more is refused. Each costs some hundred bytes. Default 1,024.
+    pub session_grants: usize,
+    /// Decides how many bytes may be registered: [`orbit_te_memory::ByteLimit`], or one of your own. A backing counts once however
+    /// many regions share it, until the last handle of the last of them is gone. Default [`orbit_te_memory::Unlimited`].
+    pub registration_limit: Arc<dyn RegistrationLimit>,
+    /// Transfers that may be under way; at the limit, submitting waits for room, or fails with [`crate::Error::Full`] where it may
+    /// not wait. Each costs about 600 bytes. Default 4,096.
     pub queued_transfers: usize,
+    /// Requests that all transfers under way may have together; the limit works as the one of transfers, and a batch of more is
+    /// refused. Each costs about 110 bytes. Default 1,048,576.
+    pub queued_requests: usize,
     /// Notifications from peers that are kept for [`crate::Engine::notifications`]; further ones are refused. Default 1,024.
     pub queued_notifications: usize,
     /// How long each step of opening a segment (a name, an address, a question) and other questions to a peer may take.
@@ -56,7 +66,10 @@ impl Default for Config {
             spin_us: if cpus > 1 { 50 } else { 0 },
             deadline: Duration::from_secs(30),
             peers: 4096,
+            session_grants: 1024,
+            registration_limit: Arc::new(Unlimited),
             queued_transfers: 4096,
+            queued_requests: 1 << 20,
             queued_notifications: 1024,
             control_timeout: Duration::from_secs(5),
             heartbeat: Duration::from_secs(5),

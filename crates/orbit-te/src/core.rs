@@ -5,9 +5,12 @@
 
 use crate::error::{Error, TransferError};
 use crate::peer::LinkStatus;
+use crate::receipt::{Landed, Tally};
 use crate::transfer::TransferState;
 use crossbeam_queue::ArrayQueue;
-use orbit_te_transport::{Arm, Event, LinkId, Op, OpErrorCode, Progress, Token, Transport};
+use orbit_te_transport::{
+    Arm, Completion, Event, LinkId, Op, OpErrorCode, Priority, PriorityQueue, Progress, Token, Transport,
+};
 use orbit_te_wire::PeerId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -53,30 +56,33 @@ struct Active {
     submitted: usize,
     /// Requests that are over.
     over: usize,
-    bytes: u64,
+    tally: Tally,
     error: Option<TransferError>,
     given_up: GivenUp,
-    fenced: bool,
 }
 
 impl Active {
     fn ops(&self) -> &[Op] {
         &self.transfer.parts[self.part].ops
     }
+
+    fn priority(&self) -> Priority {
+        self.transfer.parts[self.part].priority()
+    }
 }
 
 #[derive(Default)]
 struct Share {
     held: usize,
-    parked: VecDeque<usize>,
+    parked: PriorityQueue<usize>,
 }
 
 pub(crate) struct Core {
     transport: Box<dyn Transport>,
     active: Vec<Option<Active>>,
     free: Vec<usize>,
-    /// Transfers with requests that the transport has not taken yet, in order.
-    waiting: VecDeque<usize>,
+    /// Transfers with requests that the transport has not taken yet.
+    waiting: PriorityQueue<usize>,
     /// By the link's slot: what the transport holds for it, and who waits until that is less.
     shares: Vec<Share>,
     /// The most that the transport is given for one link, so that a peer that takes nothing leaves room for others.
@@ -97,14 +103,14 @@ pub(crate) struct Core {
 pub(crate) struct Ended {
     transfer: Arc<TransferState>,
     part: usize,
-    bytes: u64,
+    tally: Tally,
     error: Option<TransferError>,
 }
 
 impl Ended {
     /// Tells the transfer. Drops leases, and with them perhaps memory and its owner; wakes whoever waits.
     pub(crate) fn tell(self) {
-        self.transfer.part_done(self.part, self.bytes, self.error);
+        self.transfer.part_done(self.part, &self.tally, self.error);
     }
 }
 
@@ -119,7 +125,7 @@ impl Core {
             transport,
             active: Vec::new(),
             free: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: PriorityQueue::default(),
             links: HashMap::new(),
             progress: Progress::with_capacity(POLL_BUDGET),
             ops: Vec::with_capacity(SUBMIT_OPS),
@@ -173,7 +179,7 @@ impl Core {
         if !self.progress.is_empty() {
             let mut progress = std::mem::take(&mut self.progress);
             for completion in progress.completions.drain(..) {
-                self.completed(completion.token, completion.bytes, completion.result.err());
+                self.completed(&completion);
             }
             for event in progress.events.drain(..) {
                 self.happened(event);
@@ -206,29 +212,36 @@ impl Core {
         }
     }
 
-    /// Ends everything: transfers fail as closed.
-    pub(crate) fn close(&mut self, ring: &ArrayQueue<Command>, now: Instant) {
+    /// Takes no more transfers, and gives up all that are under way.
+    pub(crate) fn give_all_up(&mut self, ring: &ArrayQueue<Command>, now: Instant) {
         self.closed = true;
         self.feed(ring, now);
         self.give_up(now, GivenUp::Closed, |_| true);
+    }
+
+    /// Ends everything: what is still under way fails, and peers are not asked to fence it.
+    pub(crate) fn close(&mut self, ring: &ArrayQueue<Command>, now: Instant) {
+        self.feed(ring, now);
         self.transport.close(now);
     }
 
     fn begin(&mut self, transfer: Arc<TransferState>, part: usize) {
         if self.closed {
-            self.ended.push(Ended { transfer, part, bytes: 0, error: Some(TransferError::Closed) });
+            transfer.parts[part].ops.iter().for_each(|op| transfer.records.never(op.token.0 as usize));
+            let error = Some(TransferError::Closed { landed: Landed::Nothing, fenced: true });
+            self.ended.push(Ended { transfer, part, tally: Tally::default(), error });
             return;
         }
         let deadline = transfer.deadline;
+        let priority = transfer.parts[part].priority();
         let active = Active {
             transfer,
             part,
             submitted: 0,
             over: 0,
-            bytes: 0,
+            tally: Tally::default(),
             error: None,
             given_up: GivenUp::No,
-            fenced: true,
         };
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -240,22 +253,22 @@ impl Core {
                 self.active.len() - 1
             }
         };
-        self.waiting.push_back(slot);
+        self.waiting.push(priority, slot);
         self.next_deadline = Some(self.next_deadline.map_or(deadline, |at| at.min(deadline)));
     }
 
     /// Hands requests to the transport until it takes no more; whether it took any.
     fn hand_over(&mut self, now: Instant) -> bool {
         let mut any = false;
-        while let Some(&slot) = self.waiting.front() {
+        while let Some(&slot) = self.waiting.peek() {
             let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) else {
-                self.waiting.pop_front();
+                self.waiting.pop();
                 continue;
             };
             let all = &active.transfer.parts[active.part].ops;
             let left = (all.len() - active.submitted).min(SUBMIT_OPS);
             if left == 0 {
-                self.waiting.pop_front();
+                self.waiting.pop();
                 continue;
             }
             let ops = &mut self.ops;
@@ -274,14 +287,21 @@ impl Core {
             let count = ops.len();
             if count == 0 {
                 // Its peer has all that it may hold: others get their turn until something of it completes.
-                self.waiting.pop_front();
-                self.shares[all[active.submitted].link.slot as usize].parked.push_back(slot);
+                self.waiting.pop();
+                let next = &all[active.submitted];
+                self.shares[next.link.slot as usize].parked.push(next.priority, slot);
                 continue;
             }
             // SAFETY: the spans were made from slices of live regions, and the transfer holds a lease on each region until all
             // its parts are over, which is after the last completion of its ops. Tokens are a slot and a number, and a slot is
             // freed only when every op submitted under it has completed.
             let taken = unsafe { self.transport.submit(ops, now) };
+            if active.submitted == 0 && taken > 0 {
+                active.transfer.begins(now);
+            }
+            for op in &all[active.submitted..][..taken] {
+                active.transfer.records.begun(op.token.0 as usize);
+            }
             active.submitted += taken;
             any |= taken > 0;
             for op in &ops[taken..] {
@@ -290,29 +310,44 @@ impl Core {
             if taken < count {
                 break;
             }
+            // So many requests a turn: a more urgent transfer does not wait until a long one is through.
+            let last = active.submitted == all.len();
+            self.waiting.take_turn(last);
         }
         any
     }
 
-    fn completed(&mut self, token: Token, bytes: u64, error: Option<orbit_te_transport::OpError>) {
-        let (slot, position) = ((token.0 >> 32) as usize, (token.0 & 0xffff_ffff) as usize);
+    fn completed(&mut self, completion: &Completion) {
+        let Token(token) = completion.token;
+        let (slot, position) = ((token >> 32) as usize, (token & 0xffff_ffff) as usize);
         let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) else {
             debug_assert!(false, "a completion for no transfer");
             return;
         };
-        active.over += 1;
-        active.bytes += bytes;
-        let link = active.ops()[position].link.slot as usize;
-        if let Some(error) = error {
-            let unfenced =
-                matches!(error.code, OpErrorCode::CancelledUnfenced | OpErrorCode::LinkBrokenUnfenced);
-            active.fenced &= !unfenced;
-            if active.error.is_none() {
-                let op = &active.transfer.parts[active.part].ops[position];
+        let op = &active.transfer.parts[active.part].ops[position];
+        let (request, link) = (op.token.0 as usize, op.link.slot as usize);
+        let bytes = completion.bytes;
+        let first = match completion.result {
+            Ok(()) => active.transfer.records.done(request),
+            Err(error) => {
                 let cause = self.links.get(&op.link).and_then(|status| status.cause());
-                active.error = Some(TransferError::Request { request: op.token.0 as usize, error, cause });
+                if active.error.is_none() {
+                    active.error = Some(TransferError::Request { request, error, cause: cause.clone() });
+                }
+                let unfenced =
+                    matches!(error.code, OpErrorCode::CancelledUnfenced | OpErrorCode::LinkBrokenUnfenced);
+                active.tally.fenced &= !unfenced;
+                active.transfer.records.failed(request, bytes, completion.touched, error, cause)
             }
+        };
+        if !first {
+            debug_assert!(false, "a second completion for a request");
+            return;
         }
+        active.over += 1;
+        active.tally.bytes += bytes;
+        active.tally.whole += usize::from(bytes == op.local.length);
+        active.tally.touched |= completion.touched;
         self.end_if_over(slot);
         self.resume(link);
     }
@@ -321,11 +356,12 @@ impl Core {
     fn resume(&mut self, link: usize) {
         let Some(share) = self.shares.get_mut(link) else { return };
         share.held = share.held.saturating_sub(1);
-        while let Some(slot) = share.parked.pop_front() {
+        while let Some(slot) = share.parked.take_turn(true) {
             // Others were given up meanwhile.
             let goes_on = |a: &Active| a.submitted < a.ops().len();
             if self.active.get(slot).and_then(Option::as_ref).is_some_and(goes_on) {
-                self.waiting.push_front(slot);
+                let priority = self.active[slot].as_ref().map_or(Priority::Normal, Active::priority);
+                self.waiting.push_first(priority, slot);
                 return;
             }
         }
@@ -346,15 +382,17 @@ impl Core {
                 active.ops().first().and_then(|op| self.links.get(&op.link)).and_then(|status| status.cause())
             }
         };
-        let (fenced, after) = (active.fenced, active.transfer.after);
+        let (fenced, after) = (active.tally.fenced, active.transfer.after);
+        // Of this part; of all parts it is said at the end.
+        let landed = active.tally.landed(total);
         let error = active.error.map(|error| match active.given_up {
             GivenUp::No => error,
-            GivenUp::Cancelled => TransferError::Cancelled { fenced },
-            GivenUp::Deadline => TransferError::Deadline { after, fenced, cause },
-            GivenUp::Closed => TransferError::Closed,
+            GivenUp::Cancelled => TransferError::Cancelled { landed, fenced },
+            GivenUp::Deadline => TransferError::Deadline { after, landed, fenced, cause },
+            GivenUp::Closed => TransferError::Closed { landed, fenced },
         });
-        let Active { transfer, part, bytes, .. } = active;
-        self.ended.push(Ended { transfer, part, bytes, error });
+        let Active { transfer, part, tally, .. } = active;
+        self.ended.push(Ended { transfer, part, tally, error });
     }
 
     /// Whether there are parts to be told that they are over.
@@ -406,6 +444,9 @@ impl Core {
             let left = active.ops().len() - submitted;
             if left > 0 {
                 // What the transport has not taken never begins.
+                for op in &active.transfer.parts[active.part].ops[submitted..] {
+                    active.transfer.records.never(op.token.0 as usize);
+                }
                 active.submitted += left;
                 active.over += left;
                 let error = orbit_te_transport::OpError::new(OpErrorCode::Cancelled);

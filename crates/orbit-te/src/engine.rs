@@ -7,14 +7,13 @@ use crate::control::{ControlThread, Target};
 use crate::error::Error;
 use crate::notification::Notifications;
 use crate::pending::Pending;
-use crate::region::Region;
 use crate::segment::Segment;
 use crate::serving::{Door, Server};
-use crate::shared::{Parts, Shared};
+use crate::shared::{EVICTION, Parts, Shared};
 use crate::transfer::Transfer;
 use crate::worker::Worker;
 use crate::world::Os;
-use orbit_te_memory::{Access, Backing, Domain, Registry};
+use orbit_te_memory::{Domain, Registry};
 use orbit_te_tcp::{Identity, Listener, TcpDomain, TcpTransport};
 use orbit_te_wire::limits::MAX_NAME_BYTES;
 use orbit_te_wire::{PeerId, SegmentToken};
@@ -24,7 +23,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 struct Threads {
     control: ControlThread,
@@ -54,7 +52,7 @@ impl Engine {
     pub(crate) fn start(config: Config) -> Result<Engine, Error> {
         check(&config)?;
         let identity = Identity::random()?;
-        let registry = Registry::new();
+        let registry = Registry::with_limit(config.registration_limit.clone());
         let domains: Vec<Arc<dyn Domain>> = vec![Arc::new(TcpDomain)];
         let listener = config.listen.map(|at| Listener::bind(at, &config.tcp)).transpose()?;
         let addresses = match &listener {
@@ -91,6 +89,7 @@ impl Engine {
             servers,
             control: control.handle.clone(),
             world: Arc::new(Os),
+            eviction: EVICTION,
         });
         let door = listener.map(|listener| Door::open(listener, Arc::downgrade(&shared))).transpose();
         let (failed, door) = match (result, door) {
@@ -144,93 +143,6 @@ impl Engine {
         self.shared().addresses.first().copied()
     }
 
-    /// Registers memory with all transports, or with none.
-    ///
-    /// # Errors
-    /// [`Error::Memory`].
-    pub fn register(&self, backing: impl Into<Arc<Backing>>, access: Access) -> Result<Region, Error> {
-        let shared = self.shared();
-        let raw = shared.registry.register(backing, access)?;
-        Region::register(raw.clone(), &shared.domains).inspect_err(|_| {
-            // Nobody has had the region, so it has no lease to wait for.
-            let _ = shared.registry.retire(&raw, Duration::ZERO);
-        })
-    }
-
-    /// Withdraws a region: its segments are withdrawn, requests for it are refused from now on, and the call returns when none is
-    /// under way any more, at the latest after `limit`. Blocks.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] when requests are still under way at the limit; the memory is kept until they have ended.
-    pub fn retire(&self, region: &Region, limit: Duration) -> Result<(), Error> {
-        let shared = self.shared();
-        shared.exposed.write().retain(|_, r| r.id() != region.id());
-        shared.registry.retire(&region.raw, limit)?;
-        for (domain, key) in shared.domains.iter().zip(&region.keys.local) {
-            domain.deregister(&region.raw, *key)?;
-        }
-        Ok(())
-    }
-
-    /// Exposes a region to peers under a name, and gives the token by which it can also be reached. The token is good for the life of
-    /// this engine, until the region is retired or revoked; it carries the rights of the region.
-    ///
-    /// # Errors
-    /// [`Error::NameTaken`], [`Error::BadName`], [`Error::Config`] when the region gives peers no right or the engine does not
-    /// listen.
-    pub fn expose(&self, name: &str, region: &Region) -> Result<SegmentToken, Error> {
-        let shared = self.shared();
-        let bad = |why| Err(Error::BadName { name: name.to_string(), why });
-        if name.is_empty() {
-            return bad("it is empty");
-        }
-        if name.len() > MAX_NAME_BYTES {
-            return bad("it has more than 255 bytes");
-        }
-        if name.contains(['@', '\n']) {
-            return bad("`@` and line breaks have a meaning of their own in addresses");
-        }
-        if !region.access().is_remote() {
-            return Err(Error::Config("the region gives peers no right; register it with one".to_string()));
-        }
-        if shared.addresses.is_empty() {
-            return Err(Error::Config(
-                "this engine does not listen, so nobody could reach the segment".to_string(),
-            ));
-        }
-        let token = SegmentToken {
-            peer: shared.identity.peer,
-            incarnation: shared.identity.incarnation,
-            addresses: shared.addresses.clone(),
-            name: name.to_string(),
-            descriptor: region.describe(),
-        };
-        token.validate()?;
-        let mut exposed = shared.exposed.write();
-        if exposed.contains_key(name) {
-            return Err(Error::NameTaken(name.to_string()));
-        }
-        exposed.insert(name.to_string(), region.clone());
-        Ok(token)
-    }
-
-    /// Takes a segment's name back; whether there was one. Peers that have opened it keep their access until the region is retired
-    /// or revoked.
-    pub fn withdraw(&self, name: &str) -> bool {
-        self.shared().exposed.write().remove(name).is_some()
-    }
-
-    /// Makes all that peers know of a region stale, and returns when requests that were under way have ended. Peers open its
-    /// segment again to go on. Blocks.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] when requests are still under way at the limit (descriptors are stale all the same), or the region is
-    /// retired.
-    pub fn revoke(&self, region: &Region, limit: Duration) -> Result<(), Error> {
-        self.shared().registry.revoke(&region.raw, limit)?;
-        Ok(())
-    }
-
     /// Opens a peer's segment, by `HOST:PORT/NAME` or by a token. Uses the session with that peer if there is one. By a token,
     /// the owner is not asked for the segment: the token describes it.
     ///
@@ -255,14 +167,33 @@ impl Engine {
         }
     }
 
-    /// Begins to carry out a batch. Checks all of it first, and begins all of it or nothing.
+    /// Begins to carry out a batch. Checks all of it first, and begins all of it or nothing. Where as much is under way as may be
+    /// ([`Config::queued_transfers`], [`Config::queued_requests`]), it blocks until there is room, at the latest until the batch's
+    /// deadline; who came first goes first, and the calling thread drives the engine meanwhile. See [`Engine::try_submit`] and
+    /// [`Engine::submit_async`] for callers that must not block.
     ///
     /// # Errors
-    /// [`Error::BadRequest`] with the first bad request's number, [`Error::PeerGone`], [`Error::Full`], [`Error::Memory`] for a
-    /// region that is retired or being revoked, [`Error::BadName`] for the name of a notification, [`Error::Closed`]; nothing has
-    /// started then.
+    /// [`Error::BadRequest`] with the first bad request's number, [`Error::TooLarge`] for a batch that never has room,
+    /// [`Error::TimedOut`] when there was no room until the deadline, [`Error::PeerGone`], [`Error::Memory`] for a region that is
+    /// retired or being revoked, [`Error::BadName`] for the name of a notification, [`Error::Closed`]; nothing has started then.
     pub fn submit(&self, batch: Batch) -> Result<Transfer, Error> {
         self.shared().submit(batch)
+    }
+
+    /// As [`Engine::submit`], and never waits.
+    ///
+    /// # Errors
+    /// [`Error::Full`] where there is no room now, or others wait for it; otherwise as [`Engine::submit`].
+    pub fn try_submit(&self, batch: Batch) -> Result<Transfer, Error> {
+        self.shared().try_submit(batch)
+    }
+
+    /// As [`Engine::submit`], and waits for room by a future. Dropping it before it is ready submits nothing.
+    ///
+    /// # Errors
+    /// By the answer, as [`Engine::submit`].
+    pub fn submit_async(&self, batch: Batch) -> Pending<Transfer> {
+        self.shared().submit_async(batch)
     }
 
     /// Sends a notification to the owner of a segment; the answer comes when it stands in the owner's queue. In order with other
@@ -293,8 +224,9 @@ impl Engine {
     }
 
     /// Shuts the engine down: takes no more work, fails transfers that are under way, tells peers, closes all connections, and ends
-    /// its threads. Blocks until that is done, which does not depend on peers. No memory of this side can be touched afterwards;
-    /// peers are not asked to fence, so bytes of writes that were under way may still land there for a moment.
+    /// its threads. Blocks until that is done: at once where nothing is under way, otherwise peers have 250 ms to answer writes that
+    /// have begun, which then end as fenced. No memory of this side can be touched afterwards; where a peer did not answer,
+    /// [`TransferError::Closed`](crate::TransferError::Closed) says that bytes may still land there for a moment.
     pub fn shutdown(&self) {
         let shared = self.shared();
         shared.closed.store(true, Ordering::Release);

@@ -1,7 +1,8 @@
 //! What the engine's calls can answer besides success. Rule: an error names what broke, its first cause and, where there is one,
 //! the remedy.
 
-use orbit_te_memory::MemoryError;
+use crate::receipt::Landed;
+use orbit_te_memory::{MemoryError, RegistrationError};
 use orbit_te_transport::{OpError, OpErrorCode, TransportError};
 use orbit_te_wire::{PeerId, RefusalCode, WireError};
 use std::net::SocketAddr;
@@ -25,6 +26,9 @@ pub enum Error {
     /// Memory could not be had, registered, reached or retired.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// A batch was not registered; nothing of it is.
+    #[error(transparent)]
+    Registration(#[from] RegistrationError),
     /// A transport could not be opened, or a link not be made.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -98,6 +102,14 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// A batch has more requests than may ever be under way.
+    #[error("the batch has {requests} requests, and at most {limit} may be under way; divide it")]
+    TooLarge {
+        /// How many it has.
+        requests: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// The call took longer than its limit.
     #[error("{what} took longer than {limit:?}")]
     TimedOut {
@@ -133,6 +145,8 @@ pub enum TransferError {
     Deadline {
         /// The time it had.
         after: Duration,
+        /// What became of its bytes.
+        landed: Landed,
         /// Whether the peer's memory can't be touched any more either.
         fenced: bool,
         /// What is known of the cause.
@@ -144,15 +158,25 @@ pub enum TransferError {
         if *fenced { "" } else { "; the peer could not be asked, so bytes of it may still land there" }
     )]
     Cancelled {
+        /// What became of its bytes.
+        landed: Landed,
         /// Whether the peer's memory can't be touched any more either.
         fenced: bool,
     },
     /// The bytes are in place, but the notification bound to them was not taken.
     #[error("the bytes are in place, but the notification was not delivered: {0}")]
     Notification(Arc<str>),
-    /// The engine was shut down. The local memory can't be touched any more; bytes of writes may still land at the peer.
-    #[error("the engine is shut down")]
-    Closed,
+    /// The engine was shut down. The local memory can't be touched any more.
+    #[error(
+        "the engine is shut down{}",
+        if *fenced { "" } else { "; the peer was not asked in time, so bytes of it may still land there" }
+    )]
+    Closed {
+        /// What became of its bytes.
+        landed: Landed,
+        /// Whether the peer's memory can't be touched any more either.
+        fenced: bool,
+    },
 }
 
 impl TransferError {
@@ -162,8 +186,19 @@ impl TransferError {
     }
 
     /// The code of the op error behind it, if a request failed.
-    pub fn code(&self) -> Option<OpErrorCode> {
+    pub fn op_code(&self) -> Option<OpErrorCode> {
         self.op_error().map(|e| e.code)
+    }
+
+    /// The same error, as is known when all of the transfer is over.
+    pub(crate) fn at_the_end(mut self, all_landed: Landed, all_fenced: bool) -> TransferError {
+        if let TransferError::Cancelled { landed, fenced }
+        | TransferError::Deadline { landed, fenced, .. }
+        | TransferError::Closed { landed, fenced } = &mut self
+        {
+            (*landed, *fenced) = (all_landed, all_fenced);
+        }
+        self
     }
 }
 

@@ -53,6 +53,7 @@
 
 #![deny(unsafe_code)]
 
+mod admission;
 mod batch;
 mod builder;
 mod clock;
@@ -61,10 +62,15 @@ mod control;
 mod core;
 mod engine;
 mod error;
+mod grants;
+mod list;
 mod notification;
 mod peer;
 mod pending;
+mod receipt;
 mod region;
+mod registration;
+mod retention;
 mod segment;
 mod serving;
 mod session;
@@ -82,15 +88,22 @@ pub use builder::EngineBuilder;
 pub use config::Config;
 pub use engine::Engine;
 pub use error::{Error, TransferError};
+pub use grants::{ExposeOptions, GrantInfo};
+pub use list::{Layout, ListError, ListFault, Side};
 pub use notification::{Notification, Notifications};
-pub use orbit_te_memory::{Access, Backing, HostBuffer, HostOptions, MemoryError, MemoryKind, PageSize};
+pub use orbit_te_memory::{
+    Access, Backing, ByteLimit, GrantId, HostBuffer, HostOptions, MemoryError, MemoryKind, OverLimit,
+    PageSize, Registration, RegistrationError, RegistrationLimit, Unlimited,
+};
 pub use orbit_te_tcp::TcpConfig;
-pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode};
+pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode, Priority};
 pub use orbit_te_wire::{PeerId, RefusalCode, SegmentToken};
 pub use pending::Pending;
+pub use receipt::{Landed, Receipt, RequestState, Requests};
 pub use region::{Region, Slice};
+pub use retention::Retained;
 pub use segment::Segment;
-pub use transfer::{Receipt, Transfer};
+pub use transfer::Transfer;
 
 /// The example of the crate's README, compiled and run with the other examples.
 #[cfg(doctest)]

@@ -1,7 +1,6 @@
 //! Registered memory as the facade's users hold it: a region with the keys by which each transport knows it. Rule: the keys live
 //! as long as somebody can still use them.
 
-use crate::error::Error;
 use orbit_te_memory::{Access, Domain, LocalKey, MemoryError, Region as RawRegion};
 use orbit_te_wire::{RegionDescriptor, RegionId, TransportKey};
 use std::fmt;
@@ -10,7 +9,6 @@ use std::sync::Arc;
 pub(crate) struct Keys {
     /// In the order of the engine's transports.
     pub(crate) local: Vec<LocalKey>,
-    pub(crate) remote: Vec<TransportKey>,
 }
 
 /// Registered memory. Cheap to clone; all clones are the same region.
@@ -21,31 +19,6 @@ pub struct Region {
 }
 
 impl Region {
-    /// Registers with every domain that takes this kind of memory, or with none.
-    pub(crate) fn register(raw: RawRegion, domains: &[Arc<dyn Domain>]) -> Result<Region, Error> {
-        let mut keys = Keys { local: Vec::new(), remote: Vec::new() };
-        for (at, domain) in domains.iter().enumerate() {
-            match domain.register(&raw) {
-                Ok(registered) => {
-                    keys.local.push(registered.local);
-                    if !registered.remote.is_empty() {
-                        let transport = domain.name().to_string();
-                        keys.remote.push(TransportKey { transport, bytes: registered.remote });
-                    }
-                }
-                Err(error) => {
-                    for (domain, key) in domains[..at].iter().zip(&keys.local) {
-                        if let Err(error) = domain.deregister(&raw, *key) {
-                            tracing::error!(%error, region = %raw.id(), "a registration could not be rolled back");
-                        }
-                    }
-                    return Err(error.into());
-                }
-            }
-        }
-        Ok(Region { raw, keys: Arc::new(keys) })
-    }
-
     /// Its number at this engine; never reused.
     pub fn id(&self) -> RegionId {
         self.raw.id()
@@ -101,8 +74,13 @@ impl Region {
         &self.raw
     }
 
-    pub(crate) fn describe(&self) -> RegionDescriptor {
-        self.raw.describe(self.keys.remote.clone())
+    /// Its description for a peer that has this key.
+    pub(crate) fn describe(&self, domains: &[Arc<dyn Domain>], key: u64) -> RegionDescriptor {
+        let key_of = |domain: &Arc<dyn Domain>| TransportKey {
+            transport: domain.name().to_string(),
+            bytes: domain.remote_key(&self.raw, key),
+        };
+        self.raw.describe(domains.iter().map(key_of).collect())
     }
 }
 

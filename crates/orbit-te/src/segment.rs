@@ -4,9 +4,10 @@
 use crate::batch::Batch;
 use crate::error::{Error, TransferError};
 use crate::peer::Peer;
+use crate::receipt::Receipt;
 use crate::region::Slice;
 use crate::shared::Shared;
-use crate::transfer::{Receipt, Transfer};
+use crate::transfer::Transfer;
 use orbit_te_memory::RemoteKey;
 use orbit_te_transport::{OpKind, RemoteSpan};
 use orbit_te_wire::{Access, PeerId, RegionDescriptor};
@@ -59,7 +60,8 @@ impl Segment {
     /// Begins to copy a slice of our memory to the segment's bytes from `offset` on.
     ///
     /// # Errors
-    /// [`Error::BadRequest`], [`Error::PeerGone`], [`Error::Full`], [`Error::Memory`] for a region that is retired or being revoked,
+    /// As [`crate::Engine::submit`], which may wait for room: [`Error::BadRequest`], [`Error::PeerGone`], [`Error::TimedOut`],
+    /// [`Error::Memory`] for a region that is retired or being revoked,
     /// [`Error::Closed`]; nothing has started then.
     pub fn write(&self, offset: u64, from: &Slice) -> Result<Transfer, Error> {
         let mut batch = Batch::with_capacity(1);

@@ -258,13 +258,9 @@ async fn handle(session: &Session, message: Control, shared: &Weak<Shared>) -> O
         Control::Ping { request } => Control::Pong { request },
         Control::OpenSegment { request, name } => match shared.upgrade() {
             None => closed(request),
-            Some(shared) => match shared.descriptor(&name) {
-                Some(descriptor) => Control::Segment { request, descriptor },
-                None => refused(
-                    request,
-                    RefusalCode::UnknownSegment,
-                    &format!("no segment is named `{name}` here"),
-                ),
+            Some(shared) => match shared.open_for(session.id, &name) {
+                Ok(descriptor) => Control::Segment { request, descriptor },
+                Err((code, reason)) => refused(request, code, &reason),
             },
         },
         // Numbers rise: this one was here before, and has been answered.

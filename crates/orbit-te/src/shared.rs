@@ -1,29 +1,39 @@
 //! What an engine's threads and handles share. Rule: nothing here owns a thread, so that whoever holds it keeps none alive.
 
+use crate::admission::{Admission, Permit};
 use crate::batch::Batch;
+use crate::clock;
 use crate::config::Config;
 use crate::control::{self, Target};
 use crate::core::Command;
 use crate::error::Error;
+use crate::grants::Exposed;
 use crate::notification::Notification;
 use crate::peer::Peer;
-use crate::region::Region;
+use crate::pending::{Pending, thread_waker};
+use crate::retention::Retention;
 use crate::segment::{Inner, Segment};
-use crate::serving::Server;
+use crate::serving::{Held, Server};
 use crate::session::Session;
-use crate::transfer::{Part, Transfer};
+use crate::transfer::{Part, Timing, Transfer};
 use crate::worker::Worker;
 use crate::world::World;
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_tcp::Identity;
-use orbit_te_wire::{Control, Incarnation, PeerId, RegionDescriptor, SessionId};
+use orbit_te_wire::{Control, Incarnation, PeerId, SessionId};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+
+/// The longest wait for lanes to be closed.
+pub(crate) const EVICTION: Duration = Duration::from_secs(1);
+
+const ROOM: &str = "waiting for room for a batch";
 
 /// Held by whoever calls a peer.
 pub(crate) type Turn = Arc<tokio::sync::Mutex<()>>;
@@ -36,11 +46,15 @@ pub(crate) struct Shared {
     pub(crate) domains: Vec<Arc<dyn Domain>>,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) workers: Vec<Arc<Worker>>,
+    pub(crate) admission: Arc<Admission>,
     pub(crate) next_worker: AtomicUsize,
     pub(crate) servers: Vec<Arc<Server>>,
     pub(crate) control: Handle,
     pub(crate) world: Arc<dyn World>,
-    pub(crate) exposed: RwLock<HashMap<String, Region>>,
+    /// How long the serving threads may take to close lanes.
+    pub(crate) eviction: Duration,
+    pub(crate) exposed: RwLock<HashMap<String, Exposed>>,
+    pub(crate) retention: Arc<Retention>,
     /// Peers that this side opened a session to.
     pub(crate) peers: Mutex<Vec<Arc<Peer>>>,
     /// For each address that is being called, a lock that is held meanwhile.
@@ -64,14 +78,28 @@ pub(crate) struct Parts {
     pub(crate) servers: Vec<Arc<Server>>,
     pub(crate) control: Handle,
     pub(crate) world: Arc<dyn World>,
+    /// How long the serving threads may take to close lanes.
+    pub(crate) eviction: Duration,
 }
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Arc<Shared> {
-        let Parts { config, identity, registry, domains, addresses, workers, servers, control, world } =
-            parts;
+        let Parts {
+            config,
+            identity,
+            registry,
+            domains,
+            addresses,
+            workers,
+            servers,
+            control,
+            world,
+            eviction,
+        } = parts;
         let (notifications, receiver) = mpsc::channel(config.queued_notifications.max(1));
+        let admission = Admission::new(config.queued_transfers, config.queued_requests);
         Arc::new(Shared {
+            admission,
             config,
             identity,
             registry,
@@ -82,7 +110,9 @@ impl Shared {
             servers,
             control,
             world,
+            eviction,
             exposed: RwLock::new(HashMap::new()),
+            retention: Arc::default(),
             peers: Mutex::new(Vec::new()),
             opening: Mutex::new(HashMap::new()),
             admitted: Mutex::new(BTreeMap::new()),
@@ -90,10 +120,6 @@ impl Shared {
             receiver: Mutex::new(Some(receiver)),
             closed: AtomicBool::new(false),
         })
-    }
-
-    pub(crate) fn descriptor(&self, name: &str) -> Option<RegionDescriptor> {
-        self.exposed.read().get(name).map(Region::describe)
     }
 
     pub(crate) fn queue_notification(
@@ -128,6 +154,13 @@ impl Shared {
         }
     }
 
+    /// Closes the lanes of peers that hold such memory; how long that may take at most. The serving threads never wait for
+    /// a peer, so it is a matter of their turn.
+    pub(crate) fn evict(&self, held: Held) -> Duration {
+        self.servers.iter().for_each(|server| server.evict(held));
+        self.eviction
+    }
+
     /// The lock to hold while somebody is called at this address.
     pub(crate) fn turn(&self, address: SocketAddr) -> Turn {
         let mut opening = self.opening.lock();
@@ -148,19 +181,91 @@ impl Shared {
         self.peers.lock().iter().filter(|p| p.gone().is_none()).find(fits).cloned()
     }
 
+    /// Begins a batch if there is room for it now.
+    pub(crate) fn try_submit(self: &Arc<Self>, batch: Batch) -> Result<Transfer, Error> {
+        let submitted = clock::now();
+        self.check(&batch)?;
+        let permit = self.admission.enter(batch.len());
+        let permit = permit.ok_or(Error::Full { limit: self.config.queued_transfers })?;
+        self.begin(batch, submitted, permit)
+    }
+
+    /// Begins a batch, and waits for room until its deadline. The waiting thread drives a worker meanwhile.
     pub(crate) fn submit(self: &Arc<Self>, batch: Batch) -> Result<Transfer, Error> {
-        if self.closed.load(Ordering::Acquire) {
+        let submitted = clock::now();
+        self.check(&batch)?;
+        if let Some(permit) = self.admission.enter(batch.len()) {
+            return self.begin(batch, submitted, permit);
+        }
+        let timing = Timing { submitted, after: batch.allowed(self) };
+        let mut waiting = self.admission.wait(batch.len());
+        // Room may come from any worker: this thread drives one, the others' own threads go on.
+        self.workers.iter().for_each(|worker| worker.attend());
+        if let Some(worker) = batch.first_worker() {
+            let tell_me = || waiting.on_granted(&thread_waker());
+            worker.drive(&|| waiting.is_granted() || self.is_closed(), &tell_me, timing.deadline());
+        }
+        match waiting.take() {
+            Some(permit) => self.begin(batch, submitted, permit),
+            None if self.is_closed() => Err(Error::Closed),
+            None => Err(Error::TimedOut { what: ROOM, limit: timing.after }),
+        }
+    }
+
+    /// As [`Shared::submit`], without holding the caller up. Dropping the answer before it has come submits nothing.
+    pub(crate) fn submit_async(self: &Arc<Self>, batch: Batch) -> Pending<Transfer> {
+        let submitted = clock::now();
+        if let Err(error) = self.check(&batch) {
+            return Pending::ready(ROOM, Err(error));
+        }
+        if let Some(permit) = self.admission.enter(batch.len()) {
+            return Pending::ready(ROOM, self.begin(batch, submitted, permit));
+        }
+        let limit = batch.allowed(self);
+        let waiting = self.admission.wait(batch.len());
+        self.workers.iter().for_each(|worker| worker.attend());
+        let (mut sender, pending) = Pending::new(ROOM);
+        let shared = self.clone();
+        self.control.spawn(async move {
+            let permit = tokio::select! {
+                // Whoever asked has given up.
+                _ = sender.closed() => return,
+                permit = tokio::time::timeout(limit, waiting) => permit,
+            };
+            let answer = match permit {
+                Ok(permit) => shared.begin(batch, submitted, permit),
+                Err(_) => Err(Error::TimedOut { what: ROOM, limit }),
+            };
+            if let Err(Ok(transfer)) = sender.send(answer) {
+                transfer.cancel();
+            }
+        });
+        pending
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// What can be said of a batch before there is room for it.
+    fn check(&self, batch: &Batch) -> Result<(), Error> {
+        if self.is_closed() {
             return Err(Error::Closed);
         }
-        let state = batch.prepare(self)?;
+        if batch.is_empty() {
+            return Err(Error::BadRequest { index: 0, why: "the batch is empty".to_string() });
+        }
+        let (requests, limit) = (batch.len(), self.config.queued_requests.max(1));
+        if requests > limit { Err(Error::TooLarge { requests, limit }) } else { Ok(()) }
+    }
+
+    fn begin(self: &Arc<Self>, batch: Batch, submitted: Instant, permit: Permit) -> Result<Transfer, Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        let state = batch.prepare(self, submitted, permit)?;
         for (part, Part { worker, .. }) in state.parts.iter().enumerate() {
-            let command = Command::Submit { transfer: state.clone(), part };
-            // Once its first part has begun the transfer is admitted: the others wait for room.
-            if part > 0 {
-                worker.admit_always(command);
-            } else if worker.admit(command).is_err() {
-                return Err(Error::Full { limit: self.config.queued_transfers });
-            }
+            worker.submit_always(Command::Submit { transfer: state.clone(), part });
         }
         Ok(Transfer { state })
     }

@@ -1,32 +1,25 @@
 //! Transfers: the state that a worker counts down, and the handle by which a caller waits. Rule: a transfer ends exactly once;
 //! its leases are dropped before anybody is told; dropping the handle drops interest and nothing else.
 
+use crate::admission::Permit;
 use crate::clock;
-use crate::error::TransferError;
+use crate::error::{Error, TransferError};
+use crate::receipt::{Landed, Receipt, Requests, Tally};
 use crate::worker::Worker;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use orbit_te_memory::Lease;
-use orbit_te_transport::Op;
+use orbit_te_transport::{Op, Priority, TransportError};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
-
-/// The record of a transfer that succeeded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Receipt {
-    /// Bytes moved, all requests together.
-    pub bytes: u64,
-    /// How many requests there were.
-    pub requests: usize,
-    /// The transport that moved them.
-    pub route: &'static str,
-    /// From submitting to the last byte in place.
-    pub elapsed: Duration,
-}
 
 /// The requests that one worker carries out.
 pub(crate) struct Part {
@@ -41,6 +34,11 @@ impl Part {
     pub(crate) fn new(worker: Arc<Worker>, ops: Vec<Op>) -> Part {
         Part { worker, ops, over: AtomicBool::new(false) }
     }
+
+    /// One batch has one priority.
+    pub(crate) fn priority(&self) -> Priority {
+        self.ops.first().map_or(Priority::Normal, |op| op.priority)
+    }
 }
 
 /// Done once the data is in place, before the transfer ends. Called by a worker, so it may only hand work over.
@@ -48,46 +46,72 @@ pub(crate) type Afterwards = Box<dyn FnOnce(Arc<TransferState>) + Send>;
 
 pub(crate) struct TransferState {
     pub(crate) parts: Vec<Part>,
-    pub(crate) requests: usize,
-    pub(crate) submitted: Instant,
+    pub(crate) records: Requests,
     pub(crate) after: Duration,
     pub(crate) deadline: Instant,
+    submitted: Instant,
+    /// Nanoseconds from submitting until a transport took the first request; `NOT_BEGUN` before.
+    begun_ns: AtomicU64,
     parts_left: AtomicUsize,
     done: AtomicBool,
     inner: Mutex<Inner>,
     /// Told when there is a result.
     ended: Condvar,
+    /// Made when somebody asks for it; readable once the transfer has ended.
+    event: OnceLock<EventFd>,
 }
+
+const NOT_BEGUN: u64 = u64::MAX;
 
 struct Inner {
     leases: Vec<Lease>,
+    permit: Option<Permit>,
     afterwards: Option<Afterwards>,
-    bytes: u64,
+    /// The bytes are in place, and the notification is on its way.
+    announcing: bool,
+    cancelled: bool,
+    tally: Tally,
     error: Option<TransferError>,
-    result: Option<Result<Receipt, TransferError>>,
+    receipt: Option<Receipt>,
     waker: Option<Waker>,
+    /// Threads that wait while others drive. Apart from the waker, which belongs to a future.
+    parked: Vec<Thread>,
 }
 
 impl TransferState {
     pub(crate) fn new(
         parts: Vec<Part>,
+        records: Requests,
         leases: Vec<Lease>,
-        after: Duration,
+        timing: Timing,
+        permit: Permit,
         afterwards: Option<Afterwards>,
     ) -> Arc<TransferState> {
-        let submitted = clock::now();
-        let far = Duration::from_secs(365 * 24 * 3600);
-        let inner = Inner { leases, afterwards, bytes: 0, error: None, result: None, waker: None };
+        let Timing { submitted, after } = timing;
+        let inner = Inner {
+            leases,
+            permit: Some(permit),
+            afterwards,
+            announcing: false,
+            cancelled: false,
+            tally: Tally::default(),
+            error: None,
+            receipt: None,
+            waker: None,
+            parked: Vec::new(),
+        };
         Arc::new(TransferState {
-            requests: parts.iter().map(|p| p.ops.len()).sum(),
             parts_left: AtomicUsize::new(parts.len()),
             parts,
+            records,
             submitted,
             after,
-            deadline: submitted.checked_add(after).unwrap_or(submitted + far),
+            deadline: timing.deadline(),
+            begun_ns: AtomicU64::new(NOT_BEGUN),
             done: AtomicBool::new(false),
             inner: Mutex::new(inner),
             ended: Condvar::new(),
+            event: OnceLock::new(),
         })
     }
 
@@ -101,11 +125,17 @@ impl TransferState {
         self.parts[part].over.load(Ordering::Acquire)
     }
 
-    /// A worker has finished its part: with so many bytes in place, and the first error if there was one.
-    pub(crate) fn part_done(self: &Arc<Self>, part: usize, bytes: u64, error: Option<TransferError>) {
+    /// A transport has taken the first request of a part.
+    pub(crate) fn begins(&self, now: Instant) {
+        let ns = now.saturating_duration_since(self.submitted).as_nanos() as u64;
+        self.begun_ns.fetch_min(ns, Ordering::AcqRel);
+    }
+
+    /// A worker has finished its part, and what it made of it.
+    pub(crate) fn part_done(self: &Arc<Self>, part: usize, tally: &Tally, error: Option<TransferError>) {
         self.parts[part].over.store(true, Ordering::Release);
         let mut inner = self.inner.lock();
-        inner.bytes += bytes;
+        inner.tally.add(tally);
         if let Some(error) = error {
             inner.error.get_or_insert(error);
         }
@@ -113,39 +143,74 @@ impl TransferState {
             return;
         }
         let leases = std::mem::take(&mut inner.leases);
-        let (afterwards, error) = (inner.afterwards.take(), inner.error.take());
+        let (mut afterwards, mut error) = (inner.afterwards.take(), inner.error.take());
+        if error.is_none() && afterwards.is_some() {
+            if inner.cancelled {
+                error = Some(TransferError::Cancelled { landed: Landed::Whole, fenced: true });
+            } else {
+                inner.announcing = true;
+            }
+        }
+        if error.is_some() {
+            afterwards = None;
+        }
         drop(inner);
         // Nobody touches the memory any more: the leases go first, and with them perhaps the memory and its owner.
         drop(leases);
-        match (afterwards, error) {
-            (Some(afterwards), None) => afterwards(self.clone()),
-            (_, error) => self.end(error),
+        match afterwards {
+            Some(afterwards) => afterwards(self.clone()),
+            None => self.end(error),
         }
     }
 
-    /// The transfer ends.
+    /// The transfer ends, unless it has ended already.
     pub(crate) fn end(&self, error: Option<TransferError>) {
         let mut inner = self.inner.lock();
-        let receipt = Receipt {
-            bytes: inner.bytes,
-            requests: self.requests,
-            route: "tcp",
-            elapsed: clock::now().saturating_duration_since(self.submitted),
+        if inner.receipt.is_some() {
+            return;
+        }
+        let (tally, requests) = (inner.tally, self.records.len());
+        let (landed, fenced) = (tally.landed(requests), tally.fenced);
+        let begun = match self.begun_ns.load(Ordering::Acquire) {
+            NOT_BEGUN => None,
+            ns => Some(self.submitted + Duration::from_nanos(ns)),
         };
-        inner.result = Some(error.map_or(Ok(receipt), Err));
+        let ended = clock::now();
+        inner.receipt = Some(Receipt {
+            bytes: tally.bytes,
+            requests,
+            route: "tcp",
+            retries: 0,
+            submitted: self.submitted,
+            begun,
+            ended,
+            elapsed: ended - self.submitted,
+            landed,
+            fenced,
+            error: error.map(|error| error.at_the_end(landed, fenced)),
+            records: self.records.clone(),
+        });
+        let (permit, waker, parked) =
+            (inner.permit.take(), inner.waker.take(), std::mem::take(&mut inner.parked));
         self.done.store(true, Ordering::Release);
-        let waker = inner.waker.take();
+        if let Some(event) = self.event.get() {
+            // Fails only when the counter is full, and it is written once.
+            let _ = event.write(1);
+        }
         drop(inner);
+        // Before anybody is told: who waited for room finds it.
+        drop(permit);
         self.ended.notify_all();
+        parked.iter().for_each(Thread::unpark);
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    /// Who is told when it ends; false when it has ended already.
+    /// Which future is told when it ends; false when it has ended already.
     pub(crate) fn on_done(&self, waker: &Waker) -> bool {
         let mut inner = self.inner.lock();
-        if inner.result.is_some() {
+        if inner.receipt.is_some() {
             return false;
         }
         if !inner.waker.as_ref().is_some_and(|w| w.will_wake(waker)) {
@@ -154,10 +219,75 @@ impl TransferState {
         true
     }
 
+    /// The calling thread is unparked when it ends; false when it has ended already.
+    pub(crate) fn unpark_when_done(&self) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.receipt.is_some() {
+            return false;
+        }
+        let me = thread::current();
+        if !inner.parked.iter().any(|parked| parked.id() == me.id()) {
+            inner.parked.push(me);
+        }
+        true
+    }
+
+    /// Nothing more is begun for it; what is left of it when its bytes are in place ends here.
+    fn cancel(&self) {
+        let mut inner = self.inner.lock();
+        inner.cancelled = true;
+        let announcing = inner.announcing;
+        drop(inner);
+        if announcing {
+            self.end(Some(TransferError::Cancelled { landed: Landed::Whole, fenced: true }));
+        }
+    }
+
+    fn event(&self) -> io::Result<BorrowedFd<'_>> {
+        // Under the lock, so that the end sees the event or this call the end.
+        let inner = self.inner.lock();
+        if self.event.get().is_none() {
+            let event = EventFd::from_value_and_flags(
+                u32::from(inner.receipt.is_some()),
+                EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
+            )?;
+            let _ = self.event.set(event);
+        }
+        drop(inner);
+        self.event.get().map(AsFd::as_fd).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    }
+
+    fn receipt(&self) -> Option<Receipt> {
+        self.inner.lock().receipt.clone()
+    }
+
     fn result(&self) -> Option<Result<Receipt, TransferError>> {
-        self.inner.lock().result.clone()
+        self.receipt().map(into_result)
     }
 }
+
+fn into_result(receipt: Receipt) -> Result<Receipt, TransferError> {
+    match receipt.error {
+        Some(error) => Err(error),
+        None => Ok(receipt),
+    }
+}
+
+/// When a transfer was submitted, and how long it may take from then on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    pub(crate) submitted: Instant,
+    pub(crate) after: Duration,
+}
+
+impl Timing {
+    /// At most a year from now, so that every transfer ends.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.submitted + self.after.min(A_YEAR)
+    }
+}
+
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A transfer under way. A plain [`Future`] for any executor; it can also be asked ([`Transfer::try_result`]) or waited for
 /// ([`Transfer::wait`], [`Transfer::wait_for`]). Every transfer ends, at the latest a little after its deadline.
@@ -196,24 +326,51 @@ impl Transfer {
     pub fn wait_for(&self, limit: Duration) -> Option<Result<Receipt, TransferError>> {
         let now = clock::now();
         // One wait of a year is as good as any.
-        let until = now + limit.min(Duration::from_secs(365 * 24 * 3600));
+        let until = now + limit.min(A_YEAR);
         for (at, part) in self.state.parts.iter().enumerate() {
-            part.worker.drive(&self.state, at, until);
+            part.worker.drive(&|| self.state.is_over(at), &|| self.state.unpark_when_done(), until);
         }
         // What is left is not a worker's to do: the notification's way to the peer and back.
         let mut inner = self.state.inner.lock();
-        while inner.result.is_none() {
+        while inner.receipt.is_none() {
             if self.state.ended.wait_until(&mut inner, until).timed_out() {
                 break;
             }
         }
-        inner.result.clone()
+        inner.receipt.clone().map(into_result)
     }
 
+    /// Its record, once it has ended, well or not.
+    pub fn receipt(&self) -> Option<Receipt> {
+        if self.attend_unless_done() { self.state.receipt() } else { None }
+    }
+
+    /// Where each of its requests stands, while it goes on and afterwards.
+    pub fn requests(&self) -> Requests {
+        self.attend_unless_done();
+        self.state.records.clone()
+    }
+
+    /// A descriptor that is readable once the transfer has ended, and stays so: for `poll`, `epoll` and the like. Made at the first
+    /// call, and closed with the transfer; don't read from it or write to it.
+    ///
+    /// # Errors
+    /// [`Error::Transport`] when the system gives no descriptor.
+    pub fn fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.attend_unless_done();
+        let io = |source| TransportError::Io { what: "a transfer's event".to_string(), source };
+        Ok(self.state.event().map_err(io)?)
+    }
+
+    /// Lets it go on without the handle: as dropping it, but said.
+    pub fn detach(self) {}
+
     /// Gives it up. It still ends by itself, soon, and only when this side's memory can't be touched any more: as a success when it
-    /// was just about to, as [`TransferError::Cancelled`] otherwise, which says whether the peer's memory can still be touched. A
-    /// transfer whose bytes are in place, and that waits for its notification only, is not given up by this.
+    /// was just about to, as [`TransferError::Cancelled`] otherwise, which says what became of the bytes and whether the peer's memory
+    /// can still be touched; [`Transfer::requests`] says it of each request. One that waits for its notification only ends at once,
+    /// with all bytes in place; whether the notification is delivered is not known then.
     pub fn cancel(&self) {
+        self.state.cancel();
         for part in &self.state.parts {
             part.worker.cancel(&self.state);
         }
@@ -252,7 +409,7 @@ impl Drop for Transfer {
 impl fmt::Debug for Transfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transfer")
-            .field("requests", &self.state.requests)
+            .field("requests", &self.state.records.len())
             .field("done", &self.is_done())
             .finish_non_exhaustive()
     }

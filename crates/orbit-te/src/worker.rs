@@ -10,7 +10,6 @@ use crate::clock;
 use crate::config::Config;
 use crate::core::{Command, Core, Ended};
 use crate::error::Error;
-use crate::pending::thread_waker;
 use crate::sleeper::Sleeper;
 use crate::transfer::TransferState;
 use crossbeam_queue::ArrayQueue;
@@ -36,6 +35,8 @@ const DESERTED_NS: u64 = 1_000_000;
 /// The longest wait for a turn, and the longest sleep while a worker ends.
 const TURN: Duration = Duration::from_millis(1);
 const FINISH_TICK: Duration = TURN;
+/// How long peers may take to answer writes that are under way when the engine shuts down.
+const FENCE_LIMIT: Duration = Duration::from_millis(250);
 
 /// The longest sleep of a caller who drives.
 const DRIVER_NAP: Duration = Duration::from_millis(50);
@@ -45,9 +46,6 @@ pub(crate) struct Worker {
     ring: ArrayQueue<Command>,
     sleeper: Sleeper,
     spin: Duration,
-    /// Transfers that are not over, and how many there may be.
-    under_way: AtomicUsize,
-    most: usize,
     /// Callers who drive or wait for their turn.
     drivers: AtomicUsize,
     /// Counts how often callers took the core.
@@ -59,6 +57,8 @@ pub(crate) struct Worker {
     driven_at: AtomicU64,
     /// Whether a caller naps in the sleeper: one at most, who is woken by its bell when another thread ends its transfer.
     napping: AtomicBool,
+    /// When that caller gets up by itself, in nanoseconds since `epoch`; `AWAKE` when none naps.
+    nap_until: AtomicU64,
     /// Callers who wait while another thread drives; the one who leaves wakes the first.
     parked: Mutex<VecDeque<Thread>>,
     away: Mutex<bool>,
@@ -90,10 +90,8 @@ impl Worker {
         }
         Ok(Arc::new(Worker {
             core: Mutex::new(Core::new(transport)),
-            // Room for a cancel of each, and for links.
+            // Room for every transfer that the engine admits, a cancel of each, and for links.
             ring: ArrayQueue::new(2 * config.queued_transfers.max(8)),
-            under_way: AtomicUsize::new(0),
-            most: config.queued_transfers.max(1),
             sleeper,
             spin: Duration::from_micros(config.spin_us),
             drivers: AtomicUsize::new(0),
@@ -102,6 +100,7 @@ impl Worker {
             epoch: clock::now(),
             driven_at: AtomicU64::new(0),
             napping: AtomicBool::new(false),
+            nap_until: AtomicU64::new(AWAKE),
             parked: Mutex::new(VecDeque::new()),
             away: Mutex::new(false),
             is_away: AtomicBool::new(false),
@@ -128,23 +127,6 @@ impl Worker {
             self.attend();
         }
         Ok(())
-    }
-
-    /// As [`Worker::submit`], for a transfer: counted, and refused when as many as may be are under way.
-    pub(crate) fn admit(&self, command: Command) -> Result<(), Command> {
-        if self.under_way.fetch_add(1, Ordering::AcqRel) >= self.most {
-            self.under_way.fetch_sub(1, Ordering::AcqRel);
-            return Err(command);
-        }
-        self.submit(command).inspect_err(|_| {
-            self.under_way.fetch_sub(1, Ordering::AcqRel);
-        })
-    }
-
-    /// As [`Worker::admit`], for a part of a transfer that was admitted already.
-    pub(crate) fn admit_always(&self, command: Command) {
-        self.under_way.fetch_add(1, Ordering::AcqRel);
-        self.submit_always(command);
     }
 
     /// As [`Worker::submit`], for commands that must not be lost: waits for room.
@@ -178,37 +160,31 @@ impl Worker {
         self.sleeper.kick();
     }
 
-    /// Drives until this worker's part of a transfer is over or the time has come.
-    pub(crate) fn drive(&self, transfer: &TransferState, part: usize, until: Instant) {
-        let over = || transfer.is_over(part);
-        if over() {
+    /// Drives until enough has happened or the time has come. `tell_me` has this thread unparked when it has, and says whether it has
+    /// not yet; it is asked before the thread sleeps without driving.
+    pub(crate) fn drive(&self, enough: &dyn Fn() -> bool, tell_me: &dyn Fn() -> bool, until: Instant) {
+        if enough() {
             return;
         }
         self.drivers.fetch_add(1, Ordering::AcqRel);
         let mut now = clock::now();
         let mut slept = false;
-        while !over() && now < until {
+        while !enough() && now < until {
             match self.core.try_lock() {
                 Some(core) => {
-                    let wake = self.spin(core, until, over);
+                    let wake = self.spin(core, until, enough);
                     slept = false;
                     // A stopped worker's thread closes the core; nothing else is to be done here.
-                    if over() || self.stop.load(Ordering::Acquire) {
+                    if enough() || self.stop.load(Ordering::Acquire) {
                     } else if self.napping.swap(true, Ordering::SeqCst) {
-                        self.wait_for_turn(transfer, until);
+                        self.wait_for_turn(tell_me, until);
                     } else {
-                        // Who ends the transfer after this look sees that somebody naps, and rings.
-                        fence(Ordering::SeqCst);
-                        if !over() {
-                            // Capped, since another thread's transfer may meanwhile need an earlier look.
-                            let nap = now + DRIVER_NAP;
-                            self.sleeper.sleep(Some(wake.map_or(until, |w| w.min(until)).min(nap)));
-                            slept = true;
-                        }
+                        let nap = now + DRIVER_NAP;
+                        slept = self.nap(wake.map_or(until, |w| w.min(until)).min(nap), enough);
                         self.end_nap();
                     }
                 }
-                None => self.wait_for_turn(transfer, until),
+                None => self.wait_for_turn(tell_me, until),
             }
             now = clock::now();
         }
@@ -259,8 +235,6 @@ impl Worker {
         let mut told = Vec::new();
         core.swap_ended(&mut told);
         drop(core);
-        // Before anybody is told: who waited for room finds it.
-        self.under_way.fetch_sub(told.len(), Ordering::AcqRel);
         told.drain(..).for_each(Ended::tell);
         // Pairs with the fence of a caller who is about to nap.
         fence(Ordering::SeqCst);
@@ -286,6 +260,7 @@ impl Worker {
 
     /// Gets up. A bell that was rung meanwhile is silenced, and rung again if somebody else naps by now.
     fn end_nap(&self) {
+        self.nap_until.store(AWAKE, Ordering::SeqCst);
         self.napping.store(false, Ordering::SeqCst);
         self.sleeper.hush();
         self.ring_napper();
@@ -303,6 +278,10 @@ impl Worker {
             if wake_ns < self.asleep_until.load(Ordering::SeqCst) {
                 self.sleeper.kick();
             }
+            // The worker's thread may be away while a caller naps: then it is for the caller to get up in time.
+            if wake_ns < self.nap_until.load(Ordering::SeqCst) {
+                self.ring_napper();
+            }
             // Who pushed while the core was held relies on this look.
             if self.ring.is_empty() {
                 return wake;
@@ -315,9 +294,29 @@ impl Worker {
         }
     }
 
+    /// Sleeps in the event queue as the one who naps; whether it did.
+    fn nap(&self, until: Instant, enough: &dyn Fn() -> bool) -> bool {
+        self.nap_until.store(self.since_epoch(until), Ordering::SeqCst);
+        // Who ends what is waited for after this look sees that somebody naps, and rings.
+        fence(Ordering::SeqCst);
+        let mut until = until;
+        // Who let go of the core between this thread's last look and the line above did not know of the nap, and rang nobody for
+        // what the transport wants sooner.
+        if let Some(mut core) = self.core.try_lock() {
+            until = core.next_look(clock::now()).map_or(until, |wake| wake.min(until));
+            drop(core);
+            fence(Ordering::SeqCst);
+        }
+        if enough() || !self.ring.is_empty() {
+            return false;
+        }
+        self.sleeper.sleep(Some(until));
+        true
+    }
+
     /// Waits while another thread drives.
-    fn wait_for_turn(&self, transfer: &TransferState, until: Instant) {
-        if !transfer.on_done(&thread_waker()) {
+    fn wait_for_turn(&self, tell_me: &dyn Fn() -> bool, until: Instant) {
+        if !tell_me() {
             return;
         }
         let me = thread::current();
@@ -390,16 +389,22 @@ impl Worker {
         self.is_away.store(false, Ordering::Release);
     }
 
-    /// Closes the core and drives it until nothing is left.
+    /// Gives all transfers up, closes the core and drives it until nothing is left. Peers have a moment to answer writes that are
+    /// under way, so that these end as fenced.
     fn finish(&self) {
-        self.core.lock().close(&self.ring, clock::now());
+        let close_at = clock::now() + FENCE_LIMIT;
+        self.core.lock().give_all_up(&self.ring, clock::now());
+        let mut closed = false;
         loop {
             let mut core = self.core.lock();
             let now = clock::now();
             core.feed(&self.ring, now);
             let any = core.step(&self.ring, now);
             let Some(mut core) = self.tell_ended(core) else { continue };
-            if core.is_idle() && self.ring.is_empty() {
+            if !closed && (core.is_idle() || now >= close_at) {
+                closed = true;
+                core.close(&self.ring, now);
+            } else if core.is_idle() && self.ring.is_empty() {
                 drop(core);
                 fence(Ordering::SeqCst);
                 // Who pushed while the core was held relies on this look.
@@ -437,11 +442,6 @@ impl Worker {
     #[cfg(feature = "simulation")]
     pub(crate) fn is_idle(&self) -> bool {
         self.core.lock().is_idle() && self.ring.is_empty()
-    }
-
-    #[cfg(feature = "simulation")]
-    pub(crate) fn under_way(&self) -> usize {
-        self.under_way.load(Ordering::Acquire)
     }
 
     fn since_epoch(&self, at: Instant) -> u64 {

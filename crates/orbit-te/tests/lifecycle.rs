@@ -4,7 +4,7 @@
 
 mod support;
 
-use orbit_te::{Access, Backing, Batch, Config, Engine, Error, Transfer, TransferError};
+use orbit_te::{Access, Backing, Batch, Config, Engine, Error, HostBuffer, Transfer, TransferError};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use support::{Pair, Random, SOON, eventually, pair, pair_with, region, watchdog};
@@ -35,7 +35,7 @@ fn big(pair: &Pair, count: usize) -> Vec<Transfer> {
 /// A transfer of an engine that was shut down has ended, one way or the other.
 fn is_over(transfer: &Transfer) {
     match transfer.wait_for(Duration::from_secs(10)).expect("a transfer outlives its engine") {
-        Ok(_) | Err(TransferError::Closed) => {}
+        Ok(_) | Err(TransferError::Closed { .. }) => {}
         Err(TransferError::Request { error, .. }) => {
             assert!(error.code.class() != orbit_te::ErrorClass::Op, "{error:?}");
         }
@@ -258,4 +258,22 @@ fn idle_engines_are_idle() {
     pair.target.shutdown();
     std::thread::sleep(Duration::from_millis(300));
     check("after the peer has gone");
+}
+
+/// A side that waits for requests keeps no memory of regions that are gone.
+#[test]
+fn retired_memory_is_dropped_while_nobody_asks() {
+    let (_one, _dog) = (alone(), watchdog("retired_memory_is_dropped", Duration::from_secs(60)));
+    let pair = pair(4096);
+    let local = region(&pair.engine, &[1; 4096], Access::LOCAL);
+    let backing = std::sync::Arc::new(HostBuffer::new(4096).unwrap().into_backing());
+    let kept = std::sync::Arc::downgrade(&backing);
+    let retired = pair.target.register(backing, Access::SHARED).unwrap();
+    let token = pair.target.expose("other", &retired).unwrap().to_token().unwrap();
+    let other = pair.engine.open(&token).wait(SOON).unwrap();
+    // The answering side has looked the region up.
+    other.write(0, &local.whole()).unwrap().wait().unwrap();
+    pair.target.retire(&retired, SOON).unwrap();
+    drop(retired);
+    eventually("retired memory is dropped", Duration::from_secs(5), || kept.strong_count() == 0);
 }

@@ -239,7 +239,7 @@ fn requests_that_do_not_fit() {
     token.descriptor.access = Access::SHARED;
     let segment = pair.engine.open(&token.to_token().unwrap()).wait(SOON).unwrap();
     let error = segment.write(0, &ten).unwrap().wait().unwrap_err();
-    assert_eq!(error.code(), Some(orbit_te::OpErrorCode::AccessDenied));
+    assert_eq!(error.op_code(), Some(orbit_te::OpErrorCode::AccessDenied));
     assert!(matches!(error, TransferError::Request { request: 0, .. }));
     assert_eq!(contents(&read_only), [3; 10]);
 }

@@ -142,7 +142,7 @@ fn one_bad_request() {
     batch.write(&other, 0, &local.slice(0, 10).unwrap());
     batch.write(&pair.segment, 10, &local.slice(0, 10).unwrap());
     let error = pair.engine.submit(batch).unwrap().wait().unwrap_err();
-    assert_eq!(error.code(), Some(OpErrorCode::UnknownRegion));
+    assert_eq!(error.op_code(), Some(OpErrorCode::UnknownRegion));
     assert!(matches!(error, TransferError::Request { request: 1, .. }), "{error:?}");
     assert_eq!(contents(&pair.remote)[..20], [7; 20]);
 }
@@ -197,7 +197,7 @@ fn cancels_at_random_moments() {
                 assert_eq!(receipt.bytes, SIZE as u64);
                 done += 1;
             }
-            Err(TransferError::Cancelled { fenced }) => {
+            Err(TransferError::Cancelled { fenced, .. }) => {
                 assert!(fenced, "the peer is well and can be asked");
                 cancelled += 1;
             }
@@ -233,7 +233,7 @@ fn a_cancel_of_many() {
     transfer.cancel();
     let result = transfer.wait();
     let took = started.elapsed();
-    assert!(matches!(result, Ok(_) | Err(TransferError::Cancelled { fenced: true })), "{result:?}");
+    assert!(matches!(result, Ok(_) | Err(TransferError::Cancelled { fenced: true, .. })), "{result:?}");
     println!("a cancel of 20,000 requests took {took:?}");
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
@@ -260,7 +260,7 @@ fn retiring_under_way() {
         for transfer in transfers {
             match transfer.wait() {
                 Ok(_) => {}
-                Err(error) => assert_eq!(error.code(), Some(OpErrorCode::UnknownRegion), "{error:?}"),
+                Err(error) => assert_eq!(error.op_code(), Some(OpErrorCode::UnknownRegion), "{error:?}"),
             }
         }
         assert!(now() == before, "bytes landed after the retirement");
@@ -281,9 +281,9 @@ fn revoking() {
     pair.remote.write_at(0, &[0; 100]).unwrap();
     for _ in 0..3 {
         let error = pair.segment.write(0, &local.whole()).unwrap().wait().unwrap_err();
-        assert_eq!(error.code(), Some(OpErrorCode::StaleGeneration));
+        assert_eq!(error.op_code(), Some(OpErrorCode::StaleGeneration));
         let error = pair.segment.read(0, &local.whole()).unwrap().wait().unwrap_err();
-        assert_eq!(error.code(), Some(OpErrorCode::StaleGeneration));
+        assert_eq!(error.op_code(), Some(OpErrorCode::StaleGeneration));
     }
     assert_eq!(contents(&pair.remote), [0; 100]);
     assert_eq!(contents(&local), [3; 100]);

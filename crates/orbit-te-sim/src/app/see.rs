@@ -4,11 +4,11 @@
 use super::App;
 use crate::check::bytes::{exact, mixture};
 use crate::check::{Checker, ends, leases};
-use crate::model::{Memory, Moving, Opened, Place, Request, Slot, may_land};
+use crate::model::{Memory, Moving, Opened, Place, Request, Slot};
 use crate::plant::Plant;
 use crate::sys;
 use orbit_te::simulation::Process;
-use orbit_te::{Notifications, Receipt, TransferError};
+use orbit_te::{Landed, Notifications, Receipt, RequestState, TransferError};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -123,25 +123,29 @@ impl App {
             Err(_) => self.counts.failed += 1,
         }
         {
+            let again = moving.transfer.as_ref().and_then(orbit_te::Transfer::try_result);
             let mut net = self.net.lock();
             let now_ns = net.now_ns;
             net.trace.note("ended", &[now_ns, moving.number, u64::from(result.is_ok())]);
-            if moving.transfer.as_ref().and_then(orbit_te::Transfer::try_result).as_ref() != Some(result) {
+            if again.map(|r| r.err()) != Some(result.as_ref().err().cloned()) {
                 net.report.violated(Checker::ExactlyOnce, format!("transfer {} ended twice", moving.number));
             }
         }
-        let in_place = matches!(result, Ok(_) | Err(TransferError::Notification(_)));
-        let late = result.as_ref().err().is_some_and(|e| may_land(e, moving.requests.len()));
-        for request in &moving.requests {
+        let whole = matches!(result, Ok(_) | Err(TransferError::Notification(_)));
+        let receipt = moving.transfer.as_ref().and_then(orbit_te::Transfer::receipt);
+        let late = receipt.as_ref().is_none_or(|receipt| !receipt.fenced);
+        for (number, request) in moving.requests.iter().enumerate() {
             let what =
                 format!("transfer {} ({})", moving.number, if request.write { "write" } else { "read" });
-            self.check_remote(request, in_place, late, &what);
+            let state = receipt.as_ref().and_then(|receipt| receipt.records.get(number));
+            let landed = if whole { Landed::Whole } else { landed(state.as_ref()) };
+            self.check_remote(request, landed, late, &what);
             let actual = self.peek(request.local.memory, request.local.offset, request.data.len());
             let report = &mut self.net.lock().report;
-            match (request.write, in_place) {
-                (true, _) => exact(&what, &actual, &request.data, report),
-                (false, true) => exact(&what, &actual, &request.data, report),
-                (false, false) => mixture(&what, &actual, &request.old, &request.data, report),
+            match (request.write, landed) {
+                (true, _) | (false, Landed::Whole) => exact(&what, &actual, &request.data, report),
+                (false, Landed::Nothing) => exact(&what, &actual, &request.old, report),
+                (false, Landed::Partly) => mixture(&what, &actual, &request.old, &request.data, report),
             }
         }
         for request in &moving.requests {
@@ -152,9 +156,9 @@ impl App {
         }
     }
 
-    fn check_remote(&mut self, request: &Request, in_place: bool, late: bool, what: &str) {
+    fn check_remote(&mut self, request: &Request, landed: Landed, late: bool, what: &str) {
         let Place { memory, offset, .. } = request.remote;
-        if in_place && request.stale {
+        if landed == Landed::Whole && request.stale {
             let why = format!("{what} succeeded by a descriptor that was revoked before");
             self.net.lock().report.violated(Checker::Bytes, why);
         }
@@ -163,20 +167,20 @@ impl App {
             return self.set_slot(request.remote, Slot::Free);
         }
         let actual = self.peek(memory, offset, request.data.len());
-        let report = &mut self.net.lock().report;
-        if in_place {
-            exact(what, &actual, &request.data, report);
-            self.memories[memory].shadow.set(offset, &request.data);
-        } else {
-            mixture(what, &actual, &request.old, &request.data, report);
-            if late {
-                self.memories[memory].shadow.may_land(offset, request.data.clone());
-                self.memories[memory].slots[request.remote.slot] = Slot::Lost;
-                return;
+        {
+            let report = &mut self.net.lock().report;
+            match landed {
+                Landed::Whole => exact(what, &actual, &request.data, report),
+                Landed::Nothing if !late => exact(what, &actual, &request.old, report),
+                _ => mixture(what, &actual, &request.old, &request.data, report),
             }
-            self.memories[memory].shadow.set(offset, &actual);
         }
-        self.memories[memory].slots[request.remote.slot] = Slot::Free;
+        if landed != Landed::Whole && late {
+            self.memories[memory].shadow.may_land(offset, request.data.clone());
+            return self.set_slot(request.remote, Slot::Lost);
+        }
+        self.memories[memory].shadow.set(offset, &actual);
+        self.set_slot(request.remote, Slot::Free);
     }
 
     /// A life is over, with all that it had.
@@ -218,5 +222,14 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     match Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
+    }
+}
+
+/// What the engine says of one request's bytes.
+fn landed(state: Option<&RequestState>) -> Landed {
+    match state {
+        Some(RequestState::Done { .. }) => Landed::Whole,
+        Some(RequestState::Failed { landed, .. } | RequestState::Cancelled { landed, .. }) => *landed,
+        _ => Landed::Partly,
     }
 }

@@ -3,7 +3,7 @@
 use orbit_te_memory::{Access, Backing, Domain, HostBuffer, Lease, LocalKey, Region, Registry};
 use orbit_te_tcp::{Identity, TcpAddress, TcpConfig, TcpDomain, TcpTransport};
 use orbit_te_transport::{
-    Arm, Completion, Event, LinkId, Op, OpKind, Progress, RemoteSpan, Token, Transport,
+    Arm, Completion, Event, LinkId, Op, OpKind, Priority, Progress, RemoteSpan, Token, Transport,
 };
 use orbit_te_wire::{PeerId, SessionId, TransportKey};
 use std::collections::HashMap;
@@ -44,11 +44,19 @@ impl Initiator {
     pub fn begin(&mut self, kind: OpKind, link: LinkId, local: &Region, remote: &Region, offset: u64) -> u64 {
         self.next += 1;
         let token = self.next;
-        let bytes = TcpDomain.register(remote).unwrap().remote;
+        let bytes = TcpDomain.remote_key(remote, remote.key());
         let keys = vec![TransportKey { transport: TcpDomain.name().to_string(), bytes }];
         let key = TcpDomain.import(&remote.describe(keys)).unwrap();
         let remote = RemoteSpan { offset, key };
-        let op = Op { kind, link, local: local.whole().span(LocalKey(0)), remote, token: Token(token) };
+        let op = Op {
+            kind,
+            link,
+            local: local.whole().span(LocalKey(0)),
+            remote,
+            pieces: None,
+            token: Token(token),
+            priority: Priority::Normal,
+        };
         self.flying.insert(token, local.lease().unwrap());
         // SAFETY: the span is all of a region whose lease is kept until the completion; tokens are counted up.
         let taken = unsafe { self.transport.submit(&[op], Instant::now()) };

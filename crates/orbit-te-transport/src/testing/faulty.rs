@@ -67,7 +67,7 @@ impl<T: Transport> Faulty<T> {
     }
 
     fn success(op: &Op) -> Completion {
-        Completion { token: op.token, result: Ok(()), bytes: op.local.length }
+        Completion { token: op.token, result: Ok(()), bytes: op.local.length, touched: true }
     }
 
     /// Copies the bytes of a write into the target's region, whether it is allowed or not; `extra` bytes more than asked.
@@ -122,6 +122,9 @@ impl<T: Transport> Faulty<T> {
             (Plant::LandsAfterBreak, Some(OpErrorCode::LinkBroken)) if is_write => self.later.push((3, op)),
             (Plant::LosesOpsOfBrokenLink, Some(OpErrorCode::LinkBroken)) => return None,
             (Plant::LosesOpsAtClose, Some(OpErrorCode::Closed)) => return None,
+            (Plant::SaysUntouched, Some(OpErrorCode::LinkBroken)) => {
+                return Some(Completion { bytes: 0, touched: false, ..completion });
+            }
             (Plant::FailsOtherLink, Some(OpErrorCode::LinkBroken)) => self.infected = Some(op.link),
             (Plant::RefusalBreaksLink, Some(OpErrorCode::OutOfRange)) => self.infected = Some(op.link),
             _ => {}
@@ -134,7 +137,7 @@ impl<T: Transport> Faulty<T> {
         if infects && code.is_none() {
             self.infected = None;
             let result = Err(OpError::new(OpErrorCode::LinkBroken));
-            return Some(Completion { token: op.token, result, bytes: 0 });
+            return Some(Completion { token: op.token, result, bytes: 0, touched: false });
         }
         Some(completion)
     }
@@ -224,12 +227,12 @@ unsafe impl<T: Transport> Transport for Faulty<T> {
             Plant::LandsAfterCancel => {
                 if self.ops.contains_key(&token) && self.hidden.insert(token) {
                     let result = Err(OpError::new(OpErrorCode::Cancelled));
-                    self.extra.push_back(Completion { token, result, bytes: 0 });
+                    self.extra.push_back(Completion { token, result, bytes: 0, touched: false });
                 }
             }
             Plant::CancelsStrangers if !self.ops.contains_key(&token) => {
                 let result = Err(OpError::new(OpErrorCode::Cancelled));
-                self.extra.push_back(Completion { token, result, bytes: 0 });
+                self.extra.push_back(Completion { token, result, bytes: 0, touched: false });
             }
             _ => self.inner.cancel(tokens, now),
         }

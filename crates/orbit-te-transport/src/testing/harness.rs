@@ -5,6 +5,7 @@
 
 use crate::capability::Capabilities;
 use crate::op::{LinkId, Op, OpKind, RemoteSpan, Token};
+use crate::priority::Priority;
 use crate::progress::Progress;
 use crate::testing::ledger::Ledger;
 use crate::testing::memory::{Memory, must};
@@ -191,7 +192,7 @@ impl<'p> Harness<'p> {
     pub fn reimport(&mut self, mem: Mem) {
         let domain = self.here.domain.clone();
         let memory = self.memory(mem);
-        memory.descriptor = memory.region.describe(memory.descriptor.keys.clone());
+        memory.descriptor = Memory::describe(&memory.side, &memory.region);
         let key = must("import the renewed region", domain.import(&memory.descriptor));
         if let Some(old) = memory.remote.replace(key) {
             domain.forget(old);
@@ -240,7 +241,15 @@ impl<'p> Harness<'p> {
         let lease = must("lease the initiator's region", ours.region.lease());
         let local_span = ours.span(local.offset, length);
         let remote_span = RemoteSpan { offset: remote.offset, key };
-        let op = Op { kind, link, local: local_span, remote: remote_span, token };
+        let op = Op {
+            kind,
+            link,
+            local: local_span,
+            remote: remote_span,
+            pieces: None,
+            token,
+            priority: Priority::Normal,
+        };
         self.ledger.add(op, local, remote, lease);
         op
     }

@@ -123,7 +123,7 @@ impl Ledger {
             self.entries.len() - done - self.accepted
         );
         for entry in self.entries.values().filter(|e| !matches!(e.stage, Stage::Done(_))).take(5) {
-            let Op { kind, link, local, remote, token } = entry.op;
+            let Op { kind, link, local, remote, token, .. } = entry.op;
             text += &format!(
                 "\n  open: {kind:?} of {} bytes at {} on link {}.{}, {:?}, {token:?}",
                 local.length, remote.offset, link.slot, link.generation, entry.stage

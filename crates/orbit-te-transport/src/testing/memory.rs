@@ -70,13 +70,18 @@ impl Memory {
         let witness = must("register the witness", Registry::new().register(backing.clone(), Access::LOCAL));
         let region = side.registry.register_range(backing, GUARD as u64, length as u64, access);
         let region = must("register the test's region", region);
-        let keys = must("register the region with the domain", side.domain.register(&region));
-        let transport = side.domain.name().to_string();
-        let descriptor = region.describe(vec![TransportKey { transport, bytes: keys.remote }]);
+        let local = must("register the region with the domain", side.domain.register(&region));
+        let descriptor = Memory::describe(side, &region);
         let loose = Vec::new();
-        let local = keys.local;
         let side = side.clone();
         Memory { name, side, region, local, descriptor, remote: None, witness, model, loose }
+    }
+
+    /// What a peer is told of a region at this side.
+    pub fn describe(side: &Side, region: &Region) -> RegionDescriptor {
+        let transport = side.domain.name().to_string();
+        let bytes = side.domain.remote_key(region, region.key());
+        region.describe(vec![TransportKey { transport, bytes }])
     }
 
     /// The addresses of a range, which is inside of the region.

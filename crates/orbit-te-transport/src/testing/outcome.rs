@@ -1,7 +1,7 @@
 //! What a completion says about memory. Rule: it is checked at the moment the completion is given out, not later.
 //!
 //! - Success: every byte is there now.
-//! - Refused: nothing changed, which the next [`Harness::verify`] finds out. Only a region that is withdrawn under an op may
+//! - Refused, or said not to have touched anything: nothing changed, which the next [`Harness::verify`] finds out. Only a region that is withdrawn under an op may
 //!   refuse the rest of it; the completion then counts the bytes that are in place.
 //! - Failed half-way: each byte is old or new. Where the op is known to have ended at that side, it stays as it is now;
 //!   otherwise (a write that could not be fenced) it may still turn from old to new.
@@ -47,9 +47,9 @@ impl Harness<'_> {
             if !theirs.region.access().contains(right) {
                 self.fail(&format!("an op that the region does not permit succeeded: {op:?}"));
             }
-            if completion.bytes != length {
-                let bytes = completion.bytes;
-                self.fail(&format!("success with {bytes} of {length} bytes: {op:?}"));
+            if completion.bytes != length || !completion.touched {
+                let (bytes, touched) = (completion.bytes, completion.touched);
+                self.fail(&format!("success with {bytes} of {length} bytes, touched: {touched}: {op:?}"));
             }
         }
         let modelled = theirs.has_model() && self.memories[local.mem.0].has_model();
@@ -70,6 +70,13 @@ impl Harness<'_> {
             }
             Err(error) => error.code,
         };
+        if !completion.touched {
+            if completion.bytes > 0 {
+                self.fail(&format!("nothing was touched, and {} bytes have moved: {op:?}", completion.bytes));
+            }
+            // As a refusal: what has changed all the same is found by the next look at the memory.
+            return;
+        }
         // A region that is withdrawn under an op of several parts refuses the parts that come later.
         let withdrawn = matches!(code, OpErrorCode::UnknownRegion | OpErrorCode::StaleGeneration);
         if is_refusal(code) && !matches!(code, OpErrorCode::NoLink) {

@@ -88,7 +88,9 @@ impl Reference {
     }
 
     fn end(&mut self, token: Token, code: OpErrorCode) {
-        self.done.push_back(Completion { token, result: Err(OpError::new(code)), bytes: 0 });
+        // What never began is known; how far the target came with the rest is not looked up.
+        let touched = matches!(code, OpErrorCode::Cancelled | OpErrorCode::LinkBroken);
+        self.done.push_back(Completion { token, result: Err(OpError::new(code)), bytes: 0, touched });
     }
 
     /// Ends all ops of a link; what the target was doing for it has ended when this returns.
@@ -152,6 +154,9 @@ impl Reference {
         if op.local.length == 0 || op.local.length > self.options.max_op_bytes {
             return self.end(op.token, OpErrorCode::BadLength);
         }
+        if op.pieces.is_some() {
+            return self.end(op.token, OpErrorCode::Unsupported);
+        }
         match link.state {
             LinkState::Up => {
                 let request = Request::new(*op, link.target, self.options.delay);
@@ -199,6 +204,8 @@ unsafe impl Transport for Reference {
             write: true,
             kinds: KindSet::HOST,
             max_op_bytes: self.options.max_op_bytes,
+            max_pieces: 0,
+            max_list_bytes: 0,
             max_ops: self.options.max_ops,
             needs_target_cpu: true,
             fences: true,

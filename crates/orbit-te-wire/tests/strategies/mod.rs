@@ -18,6 +18,7 @@ pub(crate) fn status() -> impl Strategy<Value = Status> {
         Status::ShuttingDown,
         Status::MemoryFault,
         Status::Checksum,
+        Status::GrantEnded,
     ])
 }
 

@@ -47,6 +47,8 @@ pub enum Plant {
     ClearsTheBuffer,
     /// A cancelled op completes at once, and goes on.
     LandsAfterCancel,
+    /// An op that ended with its link and has moved bytes says that it touched nothing.
+    SaysUntouched,
     /// Cancelling does nothing.
     IgnoresCancel,
     /// Cancelling a token that is not in flight completes it.

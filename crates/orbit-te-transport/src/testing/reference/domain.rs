@@ -4,7 +4,7 @@
 //! It counts what is registered and imported, and refuses to give back what it never gave.
 
 use crate::testing::reference::NAME;
-use orbit_te_memory::{Domain, KindSet, LocalKey, MemoryError, Region, Registered, RemoteKey};
+use orbit_te_memory::{Domain, KindSet, LocalKey, MemoryError, Region, RemoteKey};
 use orbit_te_wire::RegionDescriptor;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -24,16 +24,18 @@ impl Domain for ReferenceDomain {
         KindSet::HOST
     }
 
-    fn register(&self, region: &Region) -> Result<Registered, MemoryError> {
+    fn register(&self, region: &Region) -> Result<LocalKey, MemoryError> {
         if !self.kinds().contains(region.kind()) {
             let reason = format!("{:?} memory is not the host's", region.kind());
             return Err(MemoryError::Refused { domain: NAME, reason });
         }
         let id = region.id().0;
         self.registered.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
-        let remote =
-            if region.access().is_remote() { region.key().to_le_bytes().to_vec() } else { Vec::new() };
-        Ok(Registered { local: LocalKey(id), remote })
+        Ok(LocalKey(id))
+    }
+
+    fn remote_key(&self, _region: &Region, key: u64) -> Vec<u8> {
+        key.to_le_bytes().to_vec()
     }
 
     fn deregister(&self, region: &Region, key: LocalKey) -> Result<(), MemoryError> {

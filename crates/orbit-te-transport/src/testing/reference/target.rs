@@ -78,7 +78,8 @@ impl Cable {
                 None => true,
                 Some(result) => {
                     let bytes = if result.is_ok() { request.moved } else { 0 };
-                    replies.push_back(Completion { token: request.op.token, result, bytes });
+                    let touched = request.moved > 0;
+                    replies.push_back(Completion { token: request.op.token, result, bytes, touched });
                     false
                 }
             }

@@ -86,7 +86,7 @@ pub fn poll_adds_to_what_is_there(pair: &mut dyn Pair) {
     let target = h.remote(4096, Access::SHARED);
     let ops: Vec<_> = (0..20).map(|k| h.write(link, source.at(k * 64), target.at(k * 64), 64)).collect();
     h.submit(&ops);
-    let before = Completion { token: Token(7), result: Ok(()), bytes: 7 };
+    let before = Completion { token: Token(7), result: Ok(()), bytes: 7, touched: true };
     let mut left = ops.len();
     h.repeat_until("ops complete", |h| {
         h.offer();
