@@ -1,21 +1,19 @@
 //! The application on all processes: what it does is drawn from the seed, and what it sees goes to the checkers. Rule: it uses the
 //! engine's public interface, and memory that an ended transfer had is written anew at once.
 
-use crate::check::bytes::{Shadow, exact, mixture};
-use crate::check::{Checker, ends, leases};
+mod see;
+
+use crate::check::bytes::Shadow;
 use crate::host;
-use crate::model::{Memory, Moving, Notifying, Opened, Opening, Place, Request, Slot, may_land, pattern};
+use crate::model::{Memory, Moving, Notifying, Opened, Opening, Place, Request, Slot, pattern};
 use crate::net::Shared;
 use crate::plant::Plant;
 use crate::sys;
 use fastrand::Rng;
 use orbit_te::simulation::Process;
-use orbit_te::{Access, Backing, Batch, Engine, Notifications, Receipt, TransferError};
+use orbit_te::{Access, Backing, Batch, Engine, Notifications};
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// The most requests of a batch.
@@ -207,7 +205,13 @@ impl App {
     }
 
     fn submit(&mut self, life: usize, engine: &Engine) {
-        let mine: Vec<usize> = (0..self.opened.len()).filter(|&o| self.opened[o].life == life).collect();
+        // Mostly what is good; but what is gone or stale is tried too.
+        let any = self.rng.u32(0..8) == 0;
+        let fits = |o: &Opened| {
+            let memory = &self.memories[o.memory];
+            o.life == life && (any || (memory.alive && !memory.retired && memory.epoch == o.epoch))
+        };
+        let mine: Vec<usize> = (0..self.opened.len()).filter(|&o| fits(&self.opened[o])).collect();
         let locals: Vec<usize> = (0..self.memories.len())
             .filter(|&m| {
                 self.memories[m].life == life
@@ -241,7 +245,7 @@ impl App {
             batch.notify(&opened.segment, "bound", &number.to_le_bytes());
             note = Some(number);
         }
-        let result = engine.submit(batch);
+        let result = engine.try_submit(batch);
         let mut net = self.net.lock();
         let now_ns = net.now_ns;
         net.trace.note("submit", &[now_ns, life as u64, requests.len() as u64, u64::from(result.is_ok())]);
@@ -413,218 +417,5 @@ impl App {
         self.memories[memory].retired = true;
         self.net.lock().map.given_back(self.memories[memory].address);
         self.renew(memory);
-    }
-
-    /// Takes what has come.
-    fn collect(&mut self, life: usize, process: &Process, notes: &mut Notifications) {
-        let engine = process.engine();
-        for memory in 0..self.memories.len() {
-            let Memory { life: of, retiring, revoking, .. } = self.memories[memory];
-            if of == life && retiring {
-                self.go_on_retiring(memory, engine);
-            } else if of == life && revoking {
-                self.go_on_revoking(memory, engine);
-            }
-        }
-        self.collect_opened(life);
-        while let Some(note) = notes.try_recv() {
-            self.delivered(life, &note.payload);
-        }
-        let waiting = std::mem::take(&mut self.notifying);
-        for mut notifying in waiting {
-            match poll(&mut notifying.pending) {
-                Some(Ok(())) if notifying.life == life => self.net.lock().notes.answered(notifying.number),
-                None => self.notifying.push(notifying),
-                Some(_) => {}
-            }
-        }
-        let moving = std::mem::take(&mut self.moving);
-        for moving in moving {
-            let result = moving
-                .transfer
-                .as_ref()
-                .filter(|_| moving.life == life)
-                .and_then(orbit_te::Transfer::try_result);
-            match result {
-                Some(result) => self.ended(&moving, &result),
-                None => {
-                    if moving.life == life {
-                        let stalled = self.stalled(life) - moving.stalled_ns;
-                        let report = &mut self.net.lock().report;
-                        ends::check(moving.number, moving.deadline_ns, self.bound_ns, stalled, report);
-                    }
-                    self.moving.push(moving);
-                }
-            }
-        }
-    }
-
-    fn collect_opened(&mut self, life: usize) {
-        let waiting = std::mem::take(&mut self.opening);
-        for mut opening in waiting {
-            if opening.life != life {
-                self.opening.push(opening);
-                continue;
-            }
-            match poll(&mut opening.pending) {
-                None => self.opening.push(opening),
-                Some(Err(_)) => {}
-                Some(Ok(segment)) => {
-                    let epoch = self.memories[opening.memory].epoch;
-                    // By its name another region may have been found, after a restart.
-                    let named = self.memories[opening.memory].exposed.as_ref().map(|(name, _)| name.as_str());
-                    if named == Some(segment.name())
-                        && segment.len() == self.memories[opening.memory].handle.len()
-                    {
-                        self.counts.opened += 1;
-                        self.opened.push(Opened { life, segment, memory: opening.memory, epoch });
-                    }
-                }
-            }
-        }
-        self.opened.retain(|o| o.life != life || self.memories[o.memory].alive || o.epoch > 0 || !self.quiet);
-    }
-
-    fn delivered(&mut self, life: usize, payload: &[u8]) {
-        let number = payload.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let mut net = self.net.lock();
-        let net_now = net.now_ns;
-        net.trace.note("delivered", &[net_now, life as u64, number]);
-        self.counts.notifications += 1;
-        if net.plant_now(Plant::DroppedNotification) {
-            return;
-        }
-        let twice = net.plant_now(Plant::DoubleNotification);
-        for _ in 0..1 + usize::from(twice) {
-            let net = &mut *net;
-            net.notes.delivered(number, life, &mut net.report);
-        }
-        drop(net);
-        // A notification that is bound to a transfer comes after its bytes.
-        let bound = self.moving.iter().find(|m| m.note == Some(number));
-        for request in bound.iter().flat_map(|m| &m.requests).filter(|r| r.write) {
-            let memory = &self.memories[request.remote.memory];
-            if memory.alive && memory.epoch == request.epoch {
-                let actual = self.peek(request.remote.memory, request.remote.offset, request.data.len());
-                exact(
-                    "a write when its notification came",
-                    &actual,
-                    &request.data,
-                    &mut self.net.lock().report,
-                );
-            }
-        }
-    }
-
-    fn ended(&mut self, moving: &Moving, result: &Result<Receipt, TransferError>) {
-        if let (Ok(_), Some(number)) = (result, moving.note) {
-            self.net.lock().notes.answered(number);
-        }
-        match result {
-            Ok(_) => self.counts.succeeded += 1,
-            Err(_) => self.counts.failed += 1,
-        }
-        {
-            let mut net = self.net.lock();
-            let now_ns = net.now_ns;
-            net.trace.note("ended", &[now_ns, moving.number, u64::from(result.is_ok())]);
-            // How it ended, without what a second look may word otherwise.
-            let end = |result: &Result<Receipt, TransferError>| match result {
-                Ok(receipt) => Ok(receipt.bytes),
-                Err(error) => Err(error.clone()),
-            };
-            let again = moving.transfer.as_ref().and_then(orbit_te::Transfer::try_result);
-            if again.as_ref().map(end) != Some(end(result)) {
-                net.report.violated(Checker::ExactlyOnce, format!("transfer {} ended twice", moving.number));
-            }
-        }
-        let in_place = matches!(result, Ok(_) | Err(TransferError::Notification(_)));
-        let late = result.as_ref().err().is_some_and(|e| may_land(e, moving.requests.len()));
-        for request in &moving.requests {
-            let what =
-                format!("transfer {} ({})", moving.number, if request.write { "write" } else { "read" });
-            self.check_remote(request, in_place, late, &what);
-            let actual = self.peek(request.local.memory, request.local.offset, request.data.len());
-            let report = &mut self.net.lock().report;
-            match (request.write, in_place) {
-                (true, _) => exact(&what, &actual, &request.data, report),
-                (false, true) => exact(&what, &actual, &request.data, report),
-                (false, false) => mixture(&what, &actual, &request.old, &request.data, report),
-            }
-        }
-        for request in &moving.requests {
-            // At once, so that a touch that comes too late takes or leaves bytes that nobody expects.
-            let bytes = self.fresh(request.data.len());
-            self.poke(request.local.memory, request.local.offset, &bytes);
-            self.set_slot(request.local, Slot::Free);
-        }
-    }
-
-    fn check_remote(&mut self, request: &Request, in_place: bool, late: bool, what: &str) {
-        let Place { memory, offset, .. } = request.remote;
-        if in_place && request.stale {
-            let why = format!("{what} succeeded by a descriptor that was revoked before");
-            self.net.lock().report.violated(Checker::Bytes, why);
-        }
-        let of = &self.memories[memory];
-        if !request.write || !of.alive || of.epoch != request.epoch {
-            return self.set_slot(request.remote, Slot::Free);
-        }
-        let actual = self.peek(memory, offset, request.data.len());
-        let report = &mut self.net.lock().report;
-        if in_place {
-            exact(what, &actual, &request.data, report);
-            self.memories[memory].shadow.set(offset, &request.data);
-        } else {
-            mixture(what, &actual, &request.old, &request.data, report);
-            if late {
-                self.memories[memory].shadow.may_land(offset, request.data.clone());
-                self.memories[memory].slots[request.remote.slot] = Slot::Lost;
-                return;
-            }
-            self.memories[memory].shadow.set(offset, &actual);
-        }
-        self.memories[memory].slots[request.remote.slot] = Slot::Free;
-    }
-
-    /// A life is over, with all that it had.
-    pub(crate) fn crashed(&mut self, life: usize) {
-        self.memories.iter_mut().filter(|m| m.life == life).for_each(|m| m.alive = false);
-        self.opened.retain(|o| o.life != life);
-        self.opening.retain(|o| o.life != life);
-        self.notifying.retain(|n| n.life != life);
-        let (gone, left): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.moving).into_iter().partition(|m| m.life == life);
-        self.moving = left;
-        gone.iter().for_each(|moving| self.lose(&moving.requests, true));
-    }
-
-    /// Whether everything that was begun has ended.
-    pub(crate) fn is_done(&self) -> bool {
-        self.moving.is_empty() && self.opening.is_empty() && self.notifying.is_empty()
-    }
-
-    /// At the end, for a life that lives.
-    pub(crate) fn check_end(&mut self, life: usize, process: &Process, notes: &mut Notifications) {
-        while let Some(note) = notes.try_recv() {
-            self.delivered(life, &note.payload);
-        }
-        let mut net = self.net.lock();
-        let net = &mut *net;
-        ends::at_end(life, process.under_way(), &mut net.report);
-        net.notes.check(life, &mut net.report);
-        for (number, memory) in self.memories.iter().enumerate().filter(|(_, m)| m.life == life) {
-            leases::check(life, &memory.handle, &mut net.report);
-            let mut actual = Vec::new();
-            sys::peek(memory.address, memory.shadow.expected.len(), &mut actual);
-            memory.shadow.check(&format!("memory {number} at the end"), &actual, &mut net.report);
-        }
-    }
-}
-
-fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
-    match Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => None,
     }
 }

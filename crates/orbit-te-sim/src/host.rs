@@ -172,10 +172,7 @@ impl Turn<'_> {
                 yield_now().await;
             }
             let mut any = self.take_connections();
-            for session in self.process.ended_sessions() {
-                self.server.drop_session(session, self.now);
-                any = true;
-            }
+            any |= self.process.serve(self.server, self.now);
             self.progress.clear();
             any |= self.server.poll(self.now, 16, self.progress);
             let (stepped, worker) = self.process.step();
@@ -261,6 +258,10 @@ impl Domain for Refusing {
         TcpDomain.kinds()
     }
 
+    fn remote_key(&self, region: &orbit_te_memory::Region, key: u64) -> Vec<u8> {
+        TcpDomain.remote_key(region, key)
+    }
+
     fn register(&self, region: &orbit_te_memory::Region) -> Result<LocalKey, MemoryError> {
         let mut net = self.net.lock();
         let probability = net.faults.refuse_registration;
@@ -268,10 +269,6 @@ impl Domain for Refusing {
             return Err(MemoryError::Refused { domain: TcpDomain.name(), reason: "a fault".to_string() });
         }
         TcpDomain.register(region)
-    }
-
-    fn remote_key(&self, region: &orbit_te_memory::Region, key: u64) -> Vec<u8> {
-        TcpDomain.remote_key(region, key)
     }
 
     fn deregister(&self, region: &orbit_te_memory::Region, key: LocalKey) -> Result<(), MemoryError> {

@@ -2,7 +2,7 @@
 //! Rule: two transfers never share a slot, so that what a success promises is one answer.
 
 use crate::check::bytes::Shadow;
-use orbit_te::{Pending, Region, Segment, Transfer, TransferError};
+use orbit_te::{Pending, Region, Segment, Transfer};
 use orbit_te_memory::Backing;
 use std::sync::Arc;
 
@@ -93,20 +93,6 @@ pub(crate) struct Notifying {
     pub(crate) life: usize,
     pub(crate) number: u64,
     pub(crate) pending: Pending<()>,
-}
-
-/// Whether, after this end, bytes of a transfer may still land at peers.
-pub(crate) fn may_land(error: &TransferError, requests: usize) -> bool {
-    use orbit_te::OpErrorCode::{CancelledUnfenced, LinkBrokenUnfenced};
-    match error {
-        TransferError::Cancelled { fenced, .. } | TransferError::Deadline { fenced, .. } => !fenced,
-        // It tells of the first request that failed; what became of the others is not said.
-        TransferError::Request { error, .. } => {
-            requests > 1 || matches!(error.code, CancelledUnfenced | LinkBrokenUnfenced)
-        }
-        TransferError::Notification(_) => false,
-        _ => true,
-    }
 }
 
 /// Bytes that nobody else has.

@@ -20,6 +20,7 @@ pub mod listener;
 pub mod net;
 mod opening;
 mod ops;
+mod pump;
 mod socket;
 mod sys;
 mod target;

@@ -13,7 +13,7 @@ use crate::region::Slice;
 use crate::retention::Retention;
 use crate::segment::Segment;
 use crate::serving::{Door, Server};
-use crate::shared::{Parts, Shared};
+use crate::shared::{EVICTION, Parts, Shared};
 use crate::transfer::Transfer;
 use crate::worker::Worker;
 use crate::world::Os;
@@ -97,6 +97,7 @@ impl Engine {
             control: control.handle.clone(),
             world: Arc::new(Os),
             retention,
+            eviction: EVICTION,
         });
         let door = listener.map(|listener| Door::open(listener, Arc::downgrade(&shared))).transpose();
         let (failed, door) = match (result, door) {

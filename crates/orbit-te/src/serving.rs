@@ -10,7 +10,7 @@ use crate::shared::Shared;
 use crate::sleeper::Sleeper;
 use crate::world::Accepted;
 use orbit_te_memory::{GrantId, Lease, Registry};
-use orbit_te_tcp::net::Stream;
+use orbit_te_tcp::net::{Net, Stream};
 use orbit_te_tcp::{Identity, Incoming, Listener, TcpTransport};
 use orbit_te_transport::{Arm, Progress, Transport, TransportError};
 use orbit_te_wire::{RegionId, Role, SessionId};
@@ -88,13 +88,6 @@ impl Server {
         }))
     }
 
-    /// The sessions that were dropped since the last call.
-    #[cfg(feature = "simulation")]
-    pub(crate) fn ended_sessions(&self) -> Vec<SessionId> {
-        let dropped = |errand| if let Errand::Drop(session) = errand { Some(session) } else { None };
-        std::mem::take(&mut *self.inbox.lock()).into_iter().filter_map(dropped).collect()
-    }
-
     /// Serves this lane from now on.
     pub(crate) fn adopt(&self, incoming: Incoming) {
         if self.inbox.lock().len() >= MAX_INBOX {
@@ -159,7 +152,12 @@ impl Server {
         let mut now = clock::now();
         let mut quiet_since = now;
         while !self.stop.load(Ordering::Acquire) {
-            let mail = self.mail.load(Ordering::Acquire) && self.take_mail(&mut transport, now);
+            let mail = self.mail.load(Ordering::Acquire)
+                && self.take_mail(&mut transport, now, |transport, incoming| {
+                    if let Err(error) = transport.adopt(incoming) {
+                        tracing::warn!(%error, "a lane was not taken");
+                    }
+                });
             if transport.poll(now, 1, &mut progress) || mail {
                 quiet_since = now;
             } else if now - quiet_since >= self.spin {
@@ -177,17 +175,19 @@ impl Server {
         transport.close(now);
     }
 
-    fn take_mail(&self, transport: &mut TcpTransport, now: Instant) -> bool {
+    /// Does what other threads have asked for; whether that was anything.
+    pub(crate) fn take_mail<N: Net>(
+        &self,
+        transport: &mut TcpTransport<N>,
+        now: Instant,
+        adopt: impl Fn(&mut TcpTransport<N>, Incoming),
+    ) -> bool {
         self.mail.store(false, Ordering::Release);
         let errands = std::mem::take(&mut *self.inbox.lock());
         let any = !errands.is_empty();
         for errand in errands {
             match errand {
-                Errand::Adopt(incoming) => {
-                    if let Err(error) = transport.adopt(*incoming) {
-                        tracing::warn!(%error, "a lane was not taken");
-                    }
-                }
+                Errand::Adopt(incoming) => adopt(transport, *incoming),
                 Errand::Drop(session) => transport.drop_session(session, now),
                 Errand::Evict(held) => {
                     let closed = transport.evict(&|lease| held.by(lease), now);

@@ -31,7 +31,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 /// The longest wait for lanes to be closed.
-const EVICTION: Duration = Duration::from_secs(1);
+pub(crate) const EVICTION: Duration = Duration::from_secs(1);
 
 const ROOM: &str = "waiting for room for a batch";
 
@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) servers: Vec<Arc<Server>>,
     pub(crate) control: Handle,
     pub(crate) world: Arc<dyn World>,
+    /// How long the serving threads may take to close lanes.
+    pub(crate) eviction: Duration,
     pub(crate) exposed: RwLock<HashMap<String, Exposed>>,
     pub(crate) retention: Arc<Retention>,
     /// Peers that this side opened a session to.
@@ -77,6 +79,8 @@ pub(crate) struct Parts {
     pub(crate) control: Handle,
     pub(crate) world: Arc<dyn World>,
     pub(crate) retention: Arc<Retention>,
+    /// How long the serving threads may take to close lanes.
+    pub(crate) eviction: Duration,
 }
 
 impl Shared {
@@ -92,6 +96,7 @@ impl Shared {
             control,
             world,
             retention,
+            eviction,
         } = parts;
         let (notifications, receiver) = mpsc::channel(config.queued_notifications.max(1));
         let admission = Admission::new(config.queued_transfers, config.queued_requests);
@@ -107,6 +112,7 @@ impl Shared {
             servers,
             control,
             world,
+            eviction,
             exposed: RwLock::new(HashMap::new()),
             retention,
             peers: Mutex::new(Vec::new()),
@@ -154,7 +160,7 @@ impl Shared {
     /// a peer, so it is a matter of their turn.
     pub(crate) fn evict(&self, held: Held) -> Duration {
         self.servers.iter().for_each(|server| server.evict(held));
-        if self.servers.is_empty() { Duration::ZERO } else { EVICTION }
+        if self.servers.is_empty() { Duration::ZERO } else { self.eviction }
     }
 
     /// The lock to hold while somebody is called at this address.

@@ -9,13 +9,12 @@ use crate::serving::{self, Server};
 use crate::shared::{Parts, Shared};
 use crate::worker::Worker;
 use orbit_te_memory::{Domain, Registry};
-use orbit_te_tcp::net::Stream;
-use orbit_te_tcp::{Identity, Incoming};
+use orbit_te_tcp::net::{Net, Stream};
+use orbit_te_tcp::{Identity, Incoming, TcpTransport};
 use orbit_te_transport::Transport;
-use orbit_te_wire::SessionId;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 pub use crate::world::{Accepted, ControlLink, Dialing, World};
@@ -66,6 +65,8 @@ impl Process {
             control: Handle::current(),
             world,
             retention,
+            // The serving transport gets its turn after the call that asks for it.
+            eviction: Duration::ZERO,
         });
         Ok(Process { engine: Engine::without_threads(shared), worker, server })
     }
@@ -88,9 +89,11 @@ impl Process {
         serving::let_in(self.engine.shared(), connection, |_, connection| adopt(connection));
     }
 
-    /// Sessions whose lanes the serving transport is to close, since the last call.
-    pub fn ended_sessions(&self) -> Vec<SessionId> {
-        self.server.ended_sessions()
+    /// Does with the serving transport what the engine asks of its serving thread; whether that was anything.
+    pub fn serve<N: Net>(&self, transport: &mut TcpTransport<N>, now: Instant) -> bool {
+        // Lanes come by `let_in`, from the network of the simulation.
+        self.server
+            .take_mail(transport, now, |_, lane| lane.refuse("the simulation has no lanes of the system's"))
     }
 
     /// Transfers that are under way.
