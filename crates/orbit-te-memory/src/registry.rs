@@ -315,7 +315,7 @@ impl Registry {
     /// Checks the request of a peer that has no grants of its own, and gives the lease under which it may be carried out.
     ///
     /// # Errors
-    /// [`AdmitError`], in this order: number, generation, key, the grant's end, withdrawal, rights, length, range. While a
+    /// [`AdmitError`], in this order: number and withdrawal, generation, key, the grant's end, rights, length, range. While a
     /// revocation waits, every generation counts as stale.
     pub fn admit(&self, request: &Request) -> Result<Lease, AdmitError> {
         admit(&self.table.load(), self.grants.anybody(), request, Instant::now())
@@ -334,18 +334,21 @@ pub fn admit(
     now: Instant,
 ) -> Result<Lease, AdmitError> {
     let region = table.get(&request.region).ok_or(AdmitError::UnknownRegion)?;
-    let current =
-        || if request.generation == region.generation() { Ok(()) } else { Err(AdmitError::StaleGeneration) };
+    let current = || match request.generation == region.generation() {
+        _ if region.is_retired() => Err(AdmitError::UnknownRegion),
+        true => Ok(()),
+        false => Err(AdmitError::StaleGeneration),
+    };
     current()?;
     let grant = match request.key == region.key() {
         true => None,
-        false => Some(
-            holder
-                .find(request.key)
-                .filter(|grant| grant.region() == request.region)
-                .ok_or(AdmitError::BadKey)?,
-        ),
+        false => holder.find(request.key).filter(|grant| grant.region() == request.region),
     };
+    if grant.is_none() && request.key != region.key() {
+        // Who revokes or retires the region takes its grants out after that, perhaps since the look above.
+        current()?;
+        return Err(AdmitError::BadKey);
+    }
     if let Some(grant) = &grant {
         if grant.is_over(now) {
             return Err(AdmitError::GrantEnded);

@@ -80,14 +80,14 @@ fn the_order_of_the_reasons() {
     check(&registry, request, Err(AdmitError::BadLength));
     request.access = Access::REMOTE_WRITE;
     check(&registry, request, Err(AdmitError::AccessDenied));
+    request.key ^= 1;
+    check(&registry, request, Err(AdmitError::BadKey));
+    request.generation = Generation(7);
+    check(&registry, request, Err(AdmitError::StaleGeneration));
     let snapshot = registry.table().load_full();
     registry.retire(&region, Duration::ZERO).unwrap();
     let withdrawn = |request: &Request| from(&registry, &snapshot, request).map(drop);
     assert_eq!(withdrawn(&request), Err(AdmitError::UnknownRegion), "withdrawn, by an older snapshot");
-    request.key ^= 1;
-    assert_eq!(withdrawn(&request), Err(AdmitError::BadKey));
-    request.generation = Generation(7);
-    assert_eq!(withdrawn(&request), Err(AdmitError::StaleGeneration));
     request.region = RegionId(99);
     assert_eq!(withdrawn(&request), Err(AdmitError::UnknownRegion));
 }

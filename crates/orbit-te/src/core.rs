@@ -11,7 +11,8 @@ use crate::retention::Retention;
 use crate::transfer::TransferState;
 use crossbeam_queue::ArrayQueue;
 use orbit_te_transport::{
-    Arm, Completion, Event, LinkId, Op, OpErrorCode, Priority, PriorityQueue, Progress, Token, Transport,
+    Arm, Completion, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Progress, Token,
+    Transport,
 };
 use orbit_te_wire::PeerId;
 use std::collections::{HashMap, VecDeque};
@@ -234,9 +235,19 @@ impl Core {
         let error = TransferError::WorkerFailed(Arc::from(why));
         tracing::error!(why, transfers = self.active.iter().flatten().count(), "a worker has failed");
         std::mem::forget(std::mem::replace(&mut self.transport, Box::new(DeadTransport)));
-        for Active { transfer, part, tally, .. } in self.active.drain(..).flatten() {
+        let cause: Arc<str> = Arc::from(why);
+        for Active { transfer, part, submitted, mut tally, .. } in self.active.drain(..).flatten() {
             retention.for_ever(transfer.take_leases(), why);
-            let tally = Tally { touched: true, fenced: false, ..tally };
+            for (position, op) in transfer.parts[part].ops.iter().enumerate() {
+                let request = op.token.0 as usize;
+                let never = OpError::new(OpErrorCode::Cancelled);
+                let lost = OpError::new(OpErrorCode::Closed);
+                if position >= submitted {
+                    transfer.records.failed(request, 0, false, never, None);
+                } else if transfer.records.failed(request, 0, true, lost, Some(cause.clone())) {
+                    (tally.touched, tally.fenced) = (true, false);
+                }
+            }
             self.ended.push(Ended { transfer, part, tally, error: Some(error.clone()) });
         }
         self.free.clear();

@@ -325,6 +325,10 @@ impl Worker {
             let now = clock::now();
             let wake = self.guarded(&mut core, Some(now), |core| core.next_look(now));
             until = wake.map_or(until, |wake| wake.min(until));
+            if core.has_ended() {
+                // It has failed just now; this thread tells, at its next step.
+                return false;
+            }
             drop(core);
             fence(Ordering::SeqCst);
         }
@@ -373,7 +377,7 @@ impl Worker {
             let mut now = clock::now();
             let mut quiet_since = now;
             loop {
-                if self.guarded(&mut core, true, |core| core.step(&self.ring, now)) {
+                if self.guarded(&mut core, true, |core| core.step(&self.ring, now)) || core.has_ended() {
                     quiet_since = now;
                     match self.tell_ended(core) {
                         Some(again) => core = again,

@@ -103,6 +103,7 @@ fn a_worker_that_panics_keeps_what_its_transfers_held() {
         for transfer in &transfers {
             eventually("it ends", SOON, || transfer.is_done());
             let result = transfer.try_result().unwrap();
+            assert!(transfer.requests().iter().all(|request| request.is_over()), "{transfer:?}");
             assert!(failed(result.clone()), "{result:?}");
             assert!(result.unwrap_err().to_string().contains("planted"));
         }
