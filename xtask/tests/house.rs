@@ -33,6 +33,10 @@ const UNSAFE: &[(&str, &str)] = &[
     ),
     ("crates/orbit-te-transport/src/testing/reference/target.rs", "the copy between two leased regions"),
     ("crates/orbit-te/src/core.rs", "submits ops whose transfers hold the leases"),
+    (
+        "crates/orbit-te/src/dead.rs",
+        "the promises of the transport contract, by a transport that takes nothing",
+    ),
     ("crates/orbit-te/src/sleeper.rs", "lends a transport's descriptor to the event queue"),
 ];
 

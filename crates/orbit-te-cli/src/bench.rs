@@ -86,7 +86,7 @@ pub(crate) struct Bench {
     verify: bool,
     /// Print JSON lines instead of the table.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// TCP connections to the target.
     #[arg(long, value_name = "N", default_value_t = TcpConfig::default().lanes, value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: u32,

@@ -35,7 +35,7 @@ pub(crate) struct Demo {
     bytes: Size,
     /// Print JSON lines instead of the table.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Seconds within which every transfer, and every answer of the second process, must come.
     #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,

@@ -1,7 +1,8 @@
 //! How a command fails: one line with the first cause, and an exit code that says what kind of trouble it was. Rule: the codes
 //! are part of the interface; `--help` lists them.
 
-use orbit_te::{Error, TransferError};
+use orbit_te::{Error, ErrorCode, TransferError};
+use serde::Serialize;
 use std::fmt::Display;
 use thiserror::Error as ThisError;
 
@@ -20,6 +21,32 @@ pub(crate) enum Failure {
     /// A file, an address or another resource of this host.
     #[error("{0}")]
     Local(String),
+    /// An error of the library, which its catalogue lists.
+    #[error("{words} [{error}]; {}", error.remedy())]
+    Listed {
+        /// What kind of trouble it is for the program's user.
+        exit: u8,
+        /// The error's own words.
+        words: String,
+        /// Its code.
+        error: ErrorCode,
+    },
+}
+
+/// A failure as a line of JSON.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    error: Reported<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Reported<'a> {
+    /// The catalogue's number and name; none for trouble that is the program's own.
+    code: Option<u16>,
+    name: Option<&'a str>,
+    cause: String,
+    remedy: Option<&'a str>,
+    exit: u8,
 }
 
 impl Failure {
@@ -30,7 +57,20 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::Peer(_) => 3,
             Failure::Local(_) => 4,
+            Failure::Listed { exit, .. } => *exit,
         }
+    }
+
+    /// The line of JSON that stands for it on stdout.
+    pub(crate) fn json(&self) -> String {
+        let (error, cause) = match self {
+            Failure::Listed { words, error, .. } => (Some(*error), words.clone()),
+            other => (None, other.to_string()),
+        };
+        let (code, name) = (error.map(ErrorCode::number), error.map(ErrorCode::name));
+        let remedy = error.map(ErrorCode::remedy);
+        let report = Report { error: Reported { code, name, cause, remedy, exit: self.code() } };
+        serde_json::to_string(&report).unwrap_or_default()
     }
 
     /// The same failure, with what was being done before its words.
@@ -40,6 +80,9 @@ impl Failure {
             Failure::Usage(why) => Failure::Usage(format!("{what}: {why}")),
             Failure::Peer(why) => Failure::Peer(format!("{what}: {why}")),
             Failure::Local(why) => Failure::Local(format!("{what}: {why}")),
+            Failure::Listed { exit, words, error } => {
+                Failure::Listed { exit, words: format!("{what}: {words}"), error }
+            }
         }
     }
 
@@ -51,28 +94,25 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let words = error.to_string();
-        match error {
-            Error::Config(_) | Error::Untrusted(_) | Error::BadAddress { .. } | Error::BadName { .. } => {
-                Failure::Usage(words)
-            }
-            Error::Memory(_) | Error::Transport(_) | Error::NameTaken(_) => Failure::Local(words),
-            Error::PeerGone { .. } | Error::BadRequest { .. } | Error::Full { .. } | Error::Closed => {
-                Failure::Transfer(words)
-            }
-            _ => Failure::Peer(words),
-        }
+        let (words, code) = (error.to_string(), error.code());
+        let exit = match error {
+            Error::Config(_) | Error::Untrusted(_) | Error::BadAddress { .. } | Error::BadName { .. } => 2,
+            Error::Memory(_) | Error::Transport(_) | Error::NameTaken(_) => 4,
+            Error::PeerGone { .. } | Error::BadRequest { .. } | Error::Full { .. } | Error::Closed => 1,
+            _ => 3,
+        };
+        Failure::Listed { exit, words, error: code }
     }
 }
 
 impl From<TransferError> for Failure {
     fn from(error: TransferError) -> Failure {
-        Failure::Transfer(error.to_string())
+        Failure::Listed { exit: 1, words: error.to_string(), error: error.code() }
     }
 }
 
 impl From<orbit_te::MemoryError> for Failure {
     fn from(error: orbit_te::MemoryError) -> Failure {
-        Failure::Local(error.to_string())
+        Error::from(error).into()
     }
 }

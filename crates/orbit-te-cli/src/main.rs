@@ -60,6 +60,16 @@ enum Command {
 }
 
 impl Command {
+    /// Whether results, and failures with them, are lines of JSON.
+    fn is_json(&self) -> bool {
+        match self {
+            Command::Demo(command) => command.json,
+            Command::Serve(command) => command.json,
+            Command::Bench(command) => command.json,
+            Command::Put(_) | Command::Get(_) | Command::DemoTarget(_) => false,
+        }
+    }
+
     fn run(&self) -> Result<(), Failure> {
         match self {
             Command::Demo(command) => command.run(),
@@ -79,10 +89,15 @@ fn main() -> ExitCode {
     };
     // A server's log is its only sign of life.
     console::start_log(usize::from(matches!(cli.command, Command::Serve(_))), cli.verbose);
+    let json = cli.command.is_json();
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             console::note(&failure);
+            if json {
+                // Whoever reads it has the exit code as well.
+                let _ = console::say(failure.json());
+            }
             ExitCode::from(failure.code())
         }
     }

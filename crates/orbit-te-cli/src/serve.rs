@@ -54,7 +54,7 @@ pub(crate) struct Serve {
     trust_network: bool,
     /// Print the line as JSON: address, name, bytes, access, token, pid.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 #[derive(Serialize)]

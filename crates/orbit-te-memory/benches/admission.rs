@@ -4,7 +4,8 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use orbit_te_memory::registry::admit;
-use orbit_te_memory::{Access, HostBuffer, LocalKey, Registry, Request};
+use orbit_te_memory::{Access, GrantTerms, HostBuffer, LocalKey, Registry, Request};
+use orbit_te_wire::{PeerId, SessionId};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -28,6 +29,14 @@ fn admission(c: &mut Criterion) {
         let table = registry.table();
         c.bench_function(&format!("admit and release, {regions} regions"), |b| {
             b.iter(|| admit(&table.load(), registry.grants().anybody(), black_box(&request), Instant::now()));
+        });
+        let (session, now) = (SessionId(1), Instant::now());
+        registry.grants().begin(session, PeerId(1));
+        let terms = GrantTerms { name: "bench".into(), access: Access::SHARED, time_to_live: None };
+        let granted = registry.grants().give(Some(session), &region, &terms, 1, now).expect("one may be had");
+        let (holder, request) = (registry.grants().of(session), Request { key: granted.key(), ..request });
+        c.bench_function(&format!("admit under a grant and release, {regions} regions"), |b| {
+            b.iter(|| admit(&table.load(), &holder, black_box(&request), now));
         });
         c.bench_function(&format!("slice and span, {regions} regions"), |b| {
             b.iter(|| region.slice(black_box(64), 1024).map(|s| s.span(LocalKey(0))));

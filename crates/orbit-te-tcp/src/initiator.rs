@@ -222,8 +222,13 @@ impl<N: Net> TcpTransport<N> {
         let Role::Asking(asking) = &mut lane.role else { return false };
         let Some(state) = self.ops.get_mut(op) else { return true };
         let limit = self.config.chunk_bytes.max(1).min(part_limit(asking.limits.payload_bytes));
-        // A list goes whole: it was cut to fit when it was made.
+        // A list goes whole: it was cut to fit this side's limit when it was made. Over a peer's lower one it would cost the lane.
         let pieces = state.op.pieces;
+        if pieces.is_some() && state.unassigned() > part_limit(asking.limits.payload_bytes) {
+            // Failing it takes it out of its link's queue.
+            self.fail_op(op, OpError::new(OpErrorCode::BadLength));
+            return false;
+        }
         let length = if pieces.is_some() { state.unassigned() } else { state.unassigned().min(limit) };
         let [region, generation, key, _] = state.op.remote.key.0;
         let address = state.op.local.address + state.assigned;

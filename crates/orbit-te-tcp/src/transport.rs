@@ -12,7 +12,7 @@ use crate::ops::{OpSlot, OpTable};
 use arc_swap::ArcSwap;
 use orbit_te_memory::{Grants, KindSet, RegionTable, Registry};
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, Event, LinkId, Op, OpError, OpErrorCode, OpKind, Progress, Token,
+    Arm, Capabilities, Completion, Event, LinkId, Op, OpError, OpErrorCode, OpKind, Pieces, Progress, Token,
     Transport, TransportError,
 };
 use orbit_te_wire::limits::{MAX_PAYLOAD_BYTES, MAX_PIECES};
@@ -338,7 +338,7 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             kinds: KindSet::HOST,
             max_op_bytes: u64::MAX >> 8,
             max_pieces: MAX_PIECES,
-            max_list_bytes: self.config.chunk_bytes.clamp(1, MAX_PAYLOAD_BYTES),
+            max_list_bytes: self.config.chunk_bytes.max(1).min(part_limit(self.config.limits.payload_bytes)),
             max_ops: self.config.max_ops,
             needs_target_cpu: true,
             fences: true,
@@ -382,10 +382,7 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             taken += 1;
             if self.closed {
                 self.refuse_op(op, OpErrorCode::Closed);
-            } else if op.local.length == 0 || op.local.length > most(op, &self.capabilities()) {
-                self.refuse_op(op, OpErrorCode::BadLength);
-            } else if let Some(pieces) = op.pieces.filter(|p| p.len() > MAX_PIECES as usize) {
-                tracing::debug!(pieces = pieces.len(), "a list of too many pieces");
+            } else if !fits(op, &self.capabilities()) {
                 self.refuse_op(op, OpErrorCode::BadLength);
             } else if op.pieces.is_none()
                 && op.remote.offset.checked_add(op.local.length).is_none_or(|end| end > op.remote.key.0[3])
@@ -476,9 +473,22 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
     }
 }
 
-/// The most bytes that an op of this form may have.
-fn most(op: &Op, can: &Capabilities) -> u64 {
-    if op.pieces.is_some() { can.max_list_bytes } else { can.max_op_bytes }
+/// Whether an op has a length that it may have, and as many pieces.
+fn fits(op: &Op, can: &Capabilities) -> bool {
+    let length = op.local.length;
+    let Some(pieces) = &op.pieces else { return (1..=can.max_op_bytes).contains(&length) };
+    (1..=can.max_list_bytes).contains(&length)
+        && pieces.len() <= can.max_pieces as usize
+        && adds_up(pieces, length)
+}
+
+/// Whether the pieces have `length` bytes together: the sender would wait for ever for those that no piece has. Adding them up
+/// takes a nanosecond a piece.
+fn adds_up(pieces: &Pieces, length: u64) -> bool {
+    // SAFETY: `submit`, for which this is asked, was promised that the slices live and do not change until the completion.
+    let table = unsafe { pieces.remote() };
+    let sum = table.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.length()));
+    sum == Some(length)
 }
 
 /// Whether an op's part moves bytes into this side's memory.

@@ -91,7 +91,7 @@ impl OpErrorCode {
             OpErrorCode::Unsupported => 18,
             OpErrorCode::LinkBrokenUnfenced => 19,
             OpErrorCode::GrantEnded => 20,
-            OpErrorCode::Overlap => 24,
+            OpErrorCode::Overlap => 21,
         }
     }
 

@@ -55,6 +55,12 @@ impl<T> PriorityQueue<T> {
         PriorityQueue { levels, passed: [0; 3] }
     }
 
+    /// Drops all entries.
+    pub fn clear(&mut self) {
+        self.levels.iter_mut().for_each(VecDeque::clear);
+        self.passed = [0; 3];
+    }
+
     /// Adds an entry behind those of its priority.
     pub fn push(&mut self, priority: Priority, entry: T) {
         self.levels[priority as usize].push_back(entry);

@@ -21,8 +21,8 @@ use std::time::Instant;
 ///    [`OpErrorCode::Cancelled`](crate::OpErrorCode::Cancelled) not one more byte of that op lands at the peer.
 /// 5. *Nothing is allocated per op* after warm-up.
 ///
-/// An op that the target refuses has moved nothing; of an op of many pieces, one bad piece refuses all, and the error says which. The one exception is a region that is withdrawn or revoked while an op of
-/// several parts is under way: it fails with [`OpErrorCode::UnknownRegion`](crate::OpErrorCode::UnknownRegion) or
+/// An op that the target refuses has moved nothing; of an op of many pieces, one bad piece refuses all, and the error says
+/// which. The one exception is a region that is withdrawn or revoked while an op of several parts is under way: it fails with [`OpErrorCode::UnknownRegion`](crate::OpErrorCode::UnknownRegion) or
 /// [`OpErrorCode::StaleGeneration`](crate::OpErrorCode::StaleGeneration), and its completion counts the bytes in place.
 ///
 /// # Safety
@@ -46,14 +46,14 @@ pub unsafe trait Transport: Send {
 
     /// Takes ops from the front of `ops` and says how many it took. Zero means that it is full, which is no error: poll,
     /// and come again. An op holds its place until its completion was given out by [`Transport::poll`]. An op that can't
-    /// be done (no such link, a length that is zero or over the limit) is taken and completed with an error; after
+    /// be done (no such link, a length that is zero, over the limit, or not that of its pieces together) is taken and completed with an error; after
     /// [`Transport::close`] it is either not taken or completed with an error. While a link is not up, ops on it wait.
     ///
     /// # Safety
     /// Each op's local span is valid for reading (write ops) or writing (read ops), and the lease under which it was made
-    /// is kept until the op's completion was given out by [`Transport::poll`]; the same holds for each of its pieces, and for the slices
-    /// behind [`Op::pieces`](crate::Op::pieces). No two ops in flight have the same token; one
-    /// that has completed may be used again.
+    /// is kept until the op's completion was given out by [`Transport::poll`]; the same holds for each of its pieces, and for
+    /// the slices behind [`Op::pieces`](crate::Op::pieces). No two ops in flight have the same token; one that has completed
+    /// may be used again.
     unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize;
 
     /// Gives up the ops with these tokens: each completes soon, with success if it was just about to, otherwise with

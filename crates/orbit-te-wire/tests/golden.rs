@@ -213,7 +213,39 @@ fn frames() -> Vec<Row<Frame>> {
             "4f54 06 00 0000 0000 0a00000000000000 0700000000000000 0000000000000000 0000000000000000 \
              0000000000000000 0000000000000000 00000000 7e9503e6",
         ),
+        row(
+            "write_list",
+            asked(FrameOp::WriteList, 10, 3, 1025, 0),
+            "4f54 07 00 0000 0000 0a00000000000000 2a00000000000000 0300000000000000 8877665544332211 \
+             0300000000000000 0104000000000000 00000000 908f9836",
+        ),
+        row(
+            "write_list_refused",
+            answered(FrameOp::WriteDone, Status::Overlap, 10, 3, 1025).about_piece(2),
+            "4f54 02 00 0c00 0000 0a00000000000000 2a00000000000000 0300000000000000 0000000000000000 \
+             0200000000000000 0104000000000000 00000000 57fb1628",
+        ),
+        row(
+            "read_list",
+            asked(FrameOp::ReadList, 11, 3, 1025, 0),
+            "4f54 08 00 0000 0000 0b00000000000000 2a00000000000000 0300000000000000 8877665544332211 \
+             0300000000000000 0104000000000000 00000000 70a2782f",
+        ),
+        row(
+            "read_list_refused",
+            answered(FrameOp::ReadDone, Status::OutOfRange, 11, 3, 1025).about_piece(1),
+            "4f54 04 00 0300 0000 0b00000000000000 2a00000000000000 0300000000000000 0000000000000000 \
+             0100000000000000 0104000000000000 00000000 eef49354",
+        ),
     ]
+}
+
+/// The table of the lists in [`frames`]: three pieces of a region of 1 MiB.
+const TABLE: &str = "0000000000000000 0100000000000000 ff01000000000000 0002000000000000 \
+                     00fe0f0000000000 0002000000000000";
+
+fn table() -> [Piece; 3] {
+    [Piece::new(0, 1), Piece::new(511, 512), Piece::new((1 << 20) - 512, 512)]
 }
 
 fn controls() -> Vec<Row<Control>> {
@@ -394,6 +426,18 @@ fn segment_token() {
     assert_eq!(format!("  {TOKEN}\n").parse(), Ok(token()), "white space around a token is no part of it");
 }
 
+#[test]
+fn list_table() {
+    let bytes = unhex(TABLE);
+    let found: Vec<Piece> =
+        bytes.chunks_exact(PIECE_BYTES).map(|entry| Piece::from_bytes(entry.try_into().unwrap())).collect();
+    assert_eq!(found, table());
+    assert_eq!(table().map(Piece::to_bytes).concat(), bytes);
+    let values: Vec<_> = found.iter().map(|piece| (piece.offset(), piece.length())).collect();
+    assert_eq!(values, [(0, 1), (511, 512), (1_048_064, 512)]);
+    assert_eq!(check_pieces(&found, 1 << 20, 1025, true), Ok(()));
+}
+
 /// The numbers of refusal codes and statuses, one by one: each is somebody's `match` at the other side.
 #[test]
 fn numbers() {
@@ -421,7 +465,7 @@ fn numbers() {
         Status::Checksum,
         Status::GrantEnded,
     ];
-    for (number, status) in (0u16..).zip(statuses) {
+    for (number, status) in (0u16..).zip(statuses).chain([(12, Status::Overlap)]) {
         let bytes = Frame { op: FrameOp::ReadDone, status, ..BLANK }.encode();
         assert_eq!(bytes[4..6], number.to_le_bytes(), "{status:?}");
         assert_eq!(Frame::decode(&bytes).map(|f| f.status), Ok(status));
@@ -442,7 +486,9 @@ fn the_document_shows_these_bytes() {
         .collect();
     let bytes = |hex| unhex(hex);
     let named = |name| controls().into_iter().find(|row| row.name == name).map(|row| bytes(row.hex)).unwrap();
-    assert_eq!(shown, [bytes(hellos()[0].hex), named("open"), bytes(descriptors()[0].hex)]);
+    let list = frames().into_iter().find(|row| row.name == "write_list").unwrap().hex;
+    let list = [bytes(list), bytes(TABLE)].concat();
+    assert_eq!(shown, [bytes(hellos()[0].hex), named("open"), list, bytes(descriptors()[0].hex)]);
 }
 
 /// Writes the first inputs of the fuzz targets: the vectors above, one a file.
@@ -473,6 +519,11 @@ fn write_fuzz_seeds() {
     }
     for row in descriptors() {
         write("descriptor", row.name, unhex(row.hex));
+    }
+    // Before a table stand what it is checked against: the region's bytes, the request's length, and whether it is a write.
+    for (name, write_list, length) in [("write", 1u8, 1025u64), ("read", 0, 1025), ("lying", 1, 1026)] {
+        let ahead = [&(1u64 << 20).to_le_bytes()[..], &length.to_le_bytes(), &[write_list]].concat();
+        write("pieces", name, [ahead, unhex(TABLE)].concat());
     }
     write("transport_key", "tcp", unhex(TCP_KEY));
     write("token", "token", TOKEN.into());

@@ -215,9 +215,11 @@ fn frames() {
     };
     check(0, b'X', WireError::Unknown { what: "frame magic", value: 0x5458 });
     check(2, 0, WireError::Unknown { what: "frame op", value: 0 });
-    check(2, 7, WireError::Unknown { what: "frame op", value: 7 });
+    check(2, 9, WireError::Unknown { what: "frame op", value: 9 });
     check(3, 1, WireError::Unknown { what: "frame flags", value: 1 });
-    check(4, 11, WireError::Unknown { what: "frame status", value: 11 });
+    for status in [11, 13] {
+        check(4, status, WireError::Unknown { what: "frame status", value: u64::from(status) });
+    }
     check(5, 1, WireError::Unknown { what: "frame status", value: 256 });
     check(4, 1, WireError::Invalid { what: "a request carries a status" });
     check(6, 1, WireError::Invalid { what: "a frame's reserved bytes are not zero" });

@@ -80,11 +80,13 @@ proptest! {
     #[test]
     fn a_frames_payload_is_its_length_or_nothing(frame in frame()) {
         let carries = match frame.op {
-            FrameOp::Write => true,
+            FrameOp::Write | FrameOp::WriteList => true,
             FrameOp::ReadDone => frame.status == Status::Ok,
             _ => false,
         };
         prop_assert_eq!(frame.payload_bytes(), if carries { frame.length } else { 0 });
+        let listed = matches!(frame.op, FrameOp::WriteList | FrameOp::ReadList);
+        prop_assert_eq!(frame.pieces(), if listed { frame.offset } else { 0 });
     }
 
     #[test]

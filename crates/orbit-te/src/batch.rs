@@ -3,6 +3,7 @@
 use crate::admission::Permit;
 use crate::clock;
 use crate::error::{Error, TransferError};
+use crate::prepared::{Kept, Posting, Prepared};
 use crate::receipt::Requests;
 use crate::region::Slice;
 use crate::segment::Segment;
@@ -27,6 +28,7 @@ pub(crate) struct Request {
 #[derive(Default)]
 pub struct Batch {
     requests: Vec<Request>,
+    lists: Vec<Posting>,
     deadline: Option<Duration>,
     priority: Priority,
     notification: Option<(Segment, String, Vec<u8>)>,
@@ -60,6 +62,22 @@ impl Batch {
         self
     }
 
+    /// Adds all pieces of a prepared list.
+    pub fn list(&mut self, list: &Prepared) -> &mut Batch {
+        self.lists.push(list.whole());
+        self
+    }
+
+    /// Adds some pieces of a prepared list, by their numbers, in any order. A piece that is named twice is an overlap.
+    ///
+    /// # Errors
+    /// [`Error::BadList`], with the place in `numbers` of a number that the list does not have, or of an overlap; the batch is as it
+    /// was then.
+    pub fn subset(&mut self, list: &Prepared, numbers: &[u32]) -> Result<&mut Batch, Error> {
+        self.lists.push(list.subset(numbers)?);
+        Ok(self)
+    }
+
     /// Sets how long the transfer may take from submitting on, instead of the engine's default; more than a year counts as one.
     pub fn deadline(&mut self, after: Duration) -> &mut Batch {
         self.deadline = Some(after);
@@ -81,14 +99,14 @@ impl Batch {
         self
     }
 
-    /// How many requests there are.
+    /// How many requests there are, those of lists with them.
     pub fn len(&self) -> usize {
-        self.requests.len()
+        self.requests.len() + self.lists.iter().map(|list| list.ops.len()).sum::<usize>()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty()
+        self.requests.is_empty() && self.lists.is_empty()
     }
 
     /// Checks all requests and makes the transfer's state. Nothing has started.
@@ -142,10 +160,35 @@ impl Batch {
                 }
             }
         }
-        let records = Requests::new(self.requests.iter().map(|request| request.local.len()));
+        let mut lengths: Vec<u64> = self.requests.iter().map(|request| request.local.len()).collect();
+        let mut kept: Vec<Kept> = Vec::with_capacity(self.lists.len());
+        for Posting { list, mut ops, kept: keeper } in self.lists {
+            let index = lengths.len();
+            let peer = &list.segment().inner.peer;
+            if let Some(cause) = peer.gone() {
+                return Err(Error::PeerGone { peer: peer.id, cause: cause.to_string() });
+            }
+            if !Arc::ptr_eq(&list.segment().inner.shared, shared) {
+                return Err(Error::BadRequest {
+                    index,
+                    why: "the segment was opened by another engine".to_string(),
+                });
+            }
+            leases.push(list.lease()?);
+            kept.push(keeper);
+            for (at, op) in ops.iter_mut().enumerate() {
+                *op = Op { token: Token((index + at) as u64), priority: self.priority, ..*op };
+                lengths.push(op.local.length);
+            }
+            match parts.iter_mut().find(|p| Arc::ptr_eq(&p.worker, &peer.worker)) {
+                Some(part) => part.ops.append(&mut ops),
+                None => parts.push(Part::new(peer.worker.clone(), ops)),
+            }
+        }
+        let records = Requests::new(lengths.into_iter());
         let afterwards =
             self.notification.map(|(segment, name, payload)| announce(shared, segment, name, payload));
-        Ok(TransferState::new(parts, records, leases, timing, permit, afterwards.transpose()?))
+        Ok(TransferState::new(parts, records, (leases, kept), timing, permit, afterwards.transpose()?))
     }
 
     /// How long it may take from submitting on.
@@ -155,7 +198,9 @@ impl Batch {
 
     /// The worker of its first request.
     pub(crate) fn first_worker(&self) -> Option<&Arc<Worker>> {
-        self.requests.first().map(|request| &request.segment.inner.peer.worker)
+        let request = self.requests.first().map(|request| &request.segment);
+        let segment = request.or_else(|| self.lists.first().map(|posting| posting.list.segment()));
+        segment.map(|segment| &segment.inner.peer.worker)
     }
 }
 

@@ -3,9 +3,11 @@
 
 #![allow(unsafe_code)]
 
+use crate::dead::DeadTransport;
 use crate::error::{Error, TransferError};
 use crate::peer::LinkStatus;
 use crate::receipt::{Landed, Tally};
+use crate::retention::Retention;
 use crate::transfer::TransferState;
 use crossbeam_queue::ArrayQueue;
 use orbit_te_transport::{
@@ -96,7 +98,8 @@ pub(crate) struct Core {
     /// Parts that are over and not yet told: telling may run an owner's code, so the core must be free for it.
     ended: Vec<Ended>,
     next_deadline: Option<Instant>,
-    closed: bool,
+    /// How transfers end that come now, if none is taken any more.
+    closed: Option<TransferError>,
 }
 
 /// A part of a transfer that is over.
@@ -131,7 +134,7 @@ impl Core {
             ops: Vec::with_capacity(SUBMIT_OPS),
             ended: Vec::with_capacity(POLL_BUDGET),
             next_deadline: None,
-            closed: false,
+            closed: None,
         }
     }
 
@@ -214,7 +217,7 @@ impl Core {
 
     /// Takes no more transfers, and gives up all that are under way.
     pub(crate) fn give_all_up(&mut self, ring: &ArrayQueue<Command>, now: Instant) {
-        self.closed = true;
+        self.closed.get_or_insert(TransferError::Closed { landed: Landed::Nothing, fenced: true });
         self.feed(ring, now);
         self.give_up(now, GivenUp::Closed, |_| true);
     }
@@ -225,11 +228,28 @@ impl Core {
         self.transport.close(now);
     }
 
+    /// The transport has panicked: nobody knows what it still does. It is never touched again, what its transfers hold is kept for
+    /// ever, and they end.
+    pub(crate) fn fail(&mut self, why: &str, retention: &Retention) {
+        let error = TransferError::WorkerFailed(Arc::from(why));
+        tracing::error!(why, transfers = self.active.iter().flatten().count(), "a worker has failed");
+        std::mem::forget(std::mem::replace(&mut self.transport, Box::new(DeadTransport)));
+        for Active { transfer, part, tally, .. } in self.active.drain(..).flatten() {
+            retention.for_ever(transfer.take_leases(), why);
+            let tally = Tally { touched: true, fenced: false, ..tally };
+            self.ended.push(Ended { transfer, part, tally, error: Some(error.clone()) });
+        }
+        self.free.clear();
+        self.waiting.clear();
+        self.shares.clear();
+        self.next_deadline = None;
+        self.closed = Some(error);
+    }
+
     fn begin(&mut self, transfer: Arc<TransferState>, part: usize) {
-        if self.closed {
+        if let Some(error) = self.closed.clone() {
             transfer.parts[part].ops.iter().for_each(|op| transfer.records.never(op.token.0 as usize));
-            let error = Some(TransferError::Closed { landed: Landed::Nothing, fenced: true });
-            self.ended.push(Ended { transfer, part, tally: Tally::default(), error });
+            self.ended.push(Ended { transfer, part, tally: Tally::default(), error: Some(error) });
             return;
         }
         let deadline = transfer.deadline;
@@ -294,7 +314,8 @@ impl Core {
             }
             // SAFETY: the spans were made from slices of live regions, and the transfer holds a lease on each region until all
             // its parts are over, which is after the last completion of its ops. Tokens are a slot and a number, and a slot is
-            // freed only when every op submitted under it has completed.
+            // freed only when every op submitted under it has completed. What the ops of lists point at is kept
+            // by the transfer for as long as its leases are.
             let taken = unsafe { self.transport.submit(ops, now) };
             if active.submitted == 0 && taken > 0 {
                 active.transfer.begins(now);

@@ -5,8 +5,12 @@ use crate::builder::{EngineBuilder, check, reachable_at};
 use crate::config::Config;
 use crate::control::{ControlThread, Target};
 use crate::error::Error;
+use crate::list::Layout;
 use crate::notification::Notifications;
 use crate::pending::Pending;
+use crate::prepared::Prepared;
+use crate::region::Slice;
+use crate::retention::Retention;
 use crate::segment::Segment;
 use crate::serving::{Door, Server};
 use crate::shared::{EVICTION, Parts, Shared};
@@ -15,6 +19,7 @@ use crate::worker::Worker;
 use crate::world::Os;
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_tcp::{Identity, Listener, TcpDomain, TcpTransport};
+use orbit_te_transport::OpKind;
 use orbit_te_wire::limits::MAX_NAME_BYTES;
 use orbit_te_wire::{PeerId, SegmentToken};
 use parking_lot::Mutex;
@@ -60,6 +65,7 @@ impl Engine {
             _ => config.advertise.clone(),
         };
         let control = ControlThread::start()?;
+        let retention = Arc::<Retention>::default();
         let mut joins = Vec::new();
         let mut workers = Vec::new();
         let mut servers = Vec::new();
@@ -67,7 +73,8 @@ impl Engine {
         let result = (|| -> Result<(), Error> {
             for n in 0..config.workers {
                 let transport = Box::new(TcpTransport::new(config.tcp, identity, &registry)?);
-                let (worker, join) = Worker::start(format!("orbit-te-work-{n}"), transport, &config)?;
+                let (worker, join) =
+                    Worker::start(format!("orbit-te-work-{n}"), transport, &config, retention.clone())?;
                 workers.push(worker);
                 joins.push(join);
             }
@@ -90,6 +97,7 @@ impl Engine {
             control: control.handle.clone(),
             world: Arc::new(Os),
             eviction: EVICTION,
+            retention,
         });
         let door = listener.map(|listener| Door::open(listener, Arc::downgrade(&shared))).transpose();
         let (failed, door) = match (result, door) {
@@ -165,6 +173,23 @@ impl Engine {
                 pending
             }
         }
+    }
+
+    /// Prepares many pieces between a slice of our memory and a segment: to be written there, or read from there. The two layouts
+    /// are walked together, the first byte of one being the partner of the first byte of the other; their offsets count from the
+    /// begin of the slice and of the segment. Checked here, and posted by [`Batch::list`] and [`Batch::subset`] as often as wanted.
+    ///
+    /// # Errors
+    /// [`Error::BadList`] with the first bad piece, [`Error::BadRequest`] when the region or the segment does not permit it.
+    pub fn prepare(
+        &self,
+        kind: OpKind,
+        local: &Slice,
+        here: Layout<'_>,
+        segment: &Segment,
+        there: Layout<'_>,
+    ) -> Result<Prepared, Error> {
+        Prepared::new(kind, local, segment, here, there)
     }
 
     /// Begins to carry out a batch. Checks all of it first, and begins all of it or nothing. Where as much is under way as may be

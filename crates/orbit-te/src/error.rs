@@ -96,6 +96,9 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A list of pieces can't be prepared or posted; nothing has started.
+    #[error("the list can't be taken: {0}")]
+    BadList(#[from] crate::list::ListError),
     /// No more transfers, or questions to a peer, may wait now.
     #[error("the engine holds as many transfers as it may ({limit}); wait for one to end")]
     Full {
@@ -166,6 +169,10 @@ pub enum TransferError {
     /// The bytes are in place, but the notification bound to them was not taken.
     #[error("the bytes are in place, but the notification was not delivered: {0}")]
     Notification(Arc<str>),
+    /// The worker that carried it out has panicked. Nobody knows what may still touch the memory, so it is kept for ever
+    /// ([`crate::Engine::retained`]).
+    #[error("the engine's worker has failed ({0}); its memory is kept, start a new engine")]
+    WorkerFailed(Arc<str>),
     /// The engine was shut down. The local memory can't be touched any more.
     #[error(
         "the engine is shut down{}",

@@ -56,17 +56,21 @@
 mod admission;
 mod batch;
 mod builder;
+mod catalogue;
 mod clock;
 mod config;
 mod control;
 mod core;
+mod dead;
 mod engine;
 mod error;
 mod grants;
+mod guard;
 mod list;
 mod notification;
 mod peer;
 mod pending;
+mod prepared;
 mod receipt;
 mod region;
 mod registration;
@@ -85,6 +89,7 @@ mod world;
 
 pub use batch::Batch;
 pub use builder::EngineBuilder;
+pub use catalogue::ErrorCode;
 pub use config::Config;
 pub use engine::Engine;
 pub use error::{Error, TransferError};
@@ -96,9 +101,10 @@ pub use orbit_te_memory::{
     PageSize, Registration, RegistrationError, RegistrationLimit, Unlimited,
 };
 pub use orbit_te_tcp::TcpConfig;
-pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode, Priority};
+pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode, OpKind, Priority};
 pub use orbit_te_wire::{PeerId, RefusalCode, SegmentToken};
 pub use pending::Pending;
+pub use prepared::Prepared;
 pub use receipt::{Landed, Receipt, RequestState, Requests};
 pub use region::{Region, Slice};
 pub use retention::Retained;

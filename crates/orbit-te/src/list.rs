@@ -83,6 +83,9 @@ pub enum ListFault {
     /// The other side has no bytes for it: the sides differ in their total.
     #[error("the two sides have different totals")]
     Unequal,
+    /// A subset names a piece that the list does not have.
+    #[error("the list has no piece of that number")]
+    NoSuchPiece,
 }
 
 /// One piece, as a walk of both sides gives it.
@@ -94,7 +97,8 @@ pub(crate) struct Span {
 }
 
 impl Layout<'_> {
-    fn runs(&self) -> u64 {
+    /// How many runs it has.
+    pub(crate) fn runs(&self) -> u64 {
         match self {
             Layout::Runs(runs) => runs.len() as u64,
             Layout::Strided { count, .. } => *count,

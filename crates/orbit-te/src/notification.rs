@@ -3,7 +3,10 @@
 
 use crate::clock;
 use crate::pending::block_on;
+use futures_core::Stream;
 use orbit_te_wire::PeerId;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -18,7 +21,8 @@ pub struct Notification {
     pub payload: Vec<u8>,
 }
 
-/// The notifications that peers sent to this engine, in order per peer. There is one receiver an engine.
+/// The notifications that peers sent to this engine, in order per peer, each once. There is one receiver an engine. A [`Stream`] for any
+/// async runtime, which ends as [`Notifications::recv`] does.
 #[derive(Debug)]
 pub struct Notifications {
     pub(crate) queue: mpsc::Receiver<Notification>,
@@ -39,5 +43,13 @@ impl Notifications {
     /// Blocks the calling thread until one is there, at most for `limit`; none at the limit, and as [`Notifications::recv`].
     pub fn recv_for(&mut self, limit: Duration) -> Option<Notification> {
         block_on(self.queue.recv(), clock::now().checked_add(limit)).flatten()
+    }
+}
+
+impl Stream for Notifications {
+    type Item = Notification;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Notification>> {
+        self.queue.poll_recv(context)
     }
 }

@@ -5,6 +5,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::control;
 use crate::error::Error;
+use crate::guard;
 use crate::shared::Shared;
 use crate::sleeper::Sleeper;
 use crate::world::Accepted;
@@ -19,6 +20,8 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+/// The pause before a serving thread asks the system again for what it needs.
+const REMAKE: Duration = Duration::from_millis(100);
 /// Lanes that wait to be taken by a serving thread.
 const MAX_INBOX: usize = 1024;
 
@@ -60,17 +63,16 @@ impl Server {
         name: String,
         config: &Config,
         identity: Identity,
-        registry: &Registry,
+        registry: &Arc<Registry>,
     ) -> Result<(Arc<Server>, JoinHandle<()>), Error> {
-        let mut transport = TcpTransport::new(config.tcp, identity, registry)?;
         let server = Server::new(config)?;
-        if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(clock::now()) {
-            server.sleeper.watch(fd).map_err(io("watching a transport"))?;
-        }
+        let (tcp, registry) = (config.tcp, registry.clone());
+        let make = move || TcpTransport::new(tcp, identity, &registry);
+        let first = server.watched(make()?)?;
         let own = server.clone();
         let thread = thread::Builder::new()
             .name(name)
-            .spawn(move || own.run(transport))
+            .spawn(move || own.run(first, make))
             .map_err(io("a serving thread"))?;
         Ok((server, thread))
     }
@@ -115,7 +117,37 @@ impl Server {
         self.sleeper.kick();
     }
 
-    fn run(&self, mut transport: TcpTransport) {
+    /// A transport whose events wake this thread.
+    fn watched(&self, mut transport: TcpTransport) -> Result<TcpTransport, TransportError> {
+        if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(clock::now()) {
+            let what = || "watching a transport".to_string();
+            self.sleeper.watch(fd).map_err(|source| TransportError::Io { what: what(), source })?;
+        }
+        Ok(transport)
+    }
+
+    /// Serves until it is told to stop. A panic costs this thread's lanes, and nothing else: with the transport all of its sockets
+    /// are closed, so that nothing lands any more and its leases may go; peers make new lanes.
+    fn run(&self, first: TcpTransport, make: impl Fn() -> Result<TcpTransport, TransportError>) {
+        let mut next = Ok(first);
+        while !self.stop.load(Ordering::Acquire) {
+            match next {
+                Ok(transport) => match guard::caught(|| self.serve(transport)) {
+                    Ok(()) => return,
+                    Err(panic) => {
+                        tracing::error!(panic, "a serving thread lost its lanes; peers make new ones");
+                    }
+                },
+                Err(error) => {
+                    tracing::error!(%error, "no transport for a serving thread; trying again");
+                    thread::sleep(REMAKE);
+                }
+            }
+            next = make().and_then(|transport| self.watched(transport));
+        }
+    }
+
+    fn serve(&self, mut transport: TcpTransport) {
         let mut progress = Progress::with_capacity(1);
         let mut now = clock::now();
         let mut quiet_since = now;

@@ -80,6 +80,7 @@ pub(crate) struct Parts {
     pub(crate) world: Arc<dyn World>,
     /// How long the serving threads may take to close lanes.
     pub(crate) eviction: Duration,
+    pub(crate) retention: Arc<Retention>,
 }
 
 impl Shared {
@@ -95,6 +96,7 @@ impl Shared {
             control,
             world,
             eviction,
+            retention,
         } = parts;
         let (notifications, receiver) = mpsc::channel(config.queued_notifications.max(1));
         let admission = Admission::new(config.queued_transfers, config.queued_requests);
@@ -112,7 +114,7 @@ impl Shared {
             world,
             eviction,
             exposed: RwLock::new(HashMap::new()),
-            retention: Arc::default(),
+            retention,
             peers: Mutex::new(Vec::new()),
             opening: Mutex::new(HashMap::new()),
             admitted: Mutex::new(BTreeMap::new()),
@@ -158,7 +160,7 @@ impl Shared {
     /// a peer, so it is a matter of their turn.
     pub(crate) fn evict(&self, held: Held) -> Duration {
         self.servers.iter().for_each(|server| server.evict(held));
-        self.eviction
+        if self.servers.is_empty() { Duration::ZERO } else { self.eviction }
     }
 
     /// The lock to hold while somebody is called at this address.

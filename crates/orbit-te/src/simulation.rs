@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::retention::Retention;
 use crate::serving::{self, Server};
 use crate::shared::{Parts, Shared};
 use crate::worker::Worker;
@@ -50,7 +51,8 @@ impl Process {
     /// [`Error::Transport`] when the system gives no descriptors.
     pub fn new(materials: Materials) -> Result<Process, Error> {
         let Materials { config, identity, registry, domains, addresses, transport, world } = materials;
-        let worker = Worker::new(transport, &config)?;
+        let retention = Arc::<Retention>::default();
+        let worker = Worker::new(transport, &config, retention.clone())?;
         let server = Server::new(&config)?;
         let shared = Shared::new(Parts {
             config,
@@ -64,6 +66,7 @@ impl Process {
             world,
             // The serving transport gets its turn after the call that asks for it.
             eviction: Duration::ZERO,
+            retention,
         });
         Ok(Process { engine: Engine::without_threads(shared), worker, server })
     }

@@ -4,6 +4,8 @@
 use crate::admission::Permit;
 use crate::clock;
 use crate::error::{Error, TransferError};
+use crate::guard;
+use crate::prepared::Kept;
 use crate::receipt::{Landed, Receipt, Requests, Tally};
 use crate::worker::Worker;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -65,6 +67,8 @@ const NOT_BEGUN: u64 = u64::MAX;
 
 struct Inner {
     leases: Vec<Lease>,
+    /// What the ops of lists point at.
+    kept: Vec<Kept>,
     permit: Option<Permit>,
     afterwards: Option<Afterwards>,
     /// The bytes are in place, and the notification is on its way.
@@ -82,7 +86,7 @@ impl TransferState {
     pub(crate) fn new(
         parts: Vec<Part>,
         records: Requests,
-        leases: Vec<Lease>,
+        (leases, kept): (Vec<Lease>, Vec<Kept>),
         timing: Timing,
         permit: Permit,
         afterwards: Option<Afterwards>,
@@ -90,6 +94,7 @@ impl TransferState {
         let Timing { submitted, after } = timing;
         let inner = Inner {
             leases,
+            kept,
             permit: Some(permit),
             afterwards,
             announcing: false,
@@ -142,7 +147,7 @@ impl TransferState {
         if self.parts_left.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        let leases = std::mem::take(&mut inner.leases);
+        let (leases, kept) = (std::mem::take(&mut inner.leases), std::mem::take(&mut inner.kept));
         let (mut afterwards, mut error) = (inner.afterwards.take(), inner.error.take());
         if error.is_none() && afterwards.is_some() {
             if inner.cancelled {
@@ -156,7 +161,8 @@ impl TransferState {
         }
         drop(inner);
         // Nobody touches the memory any more: the leases go first, and with them perhaps the memory and its owner.
-        drop(leases);
+        // That runs an owner's code; if it panics, the transfer ends all the same.
+        guard::contain("letting memory go", || drop((leases, kept)));
         match afterwards {
             Some(afterwards) => afterwards(self.clone()),
             None => self.end(error),
@@ -259,6 +265,14 @@ impl TransferState {
 
     fn receipt(&self) -> Option<Receipt> {
         self.inner.lock().receipt.clone()
+    }
+
+    /// Takes its leases away from it, to be kept.
+    pub(crate) fn take_leases(&self) -> Vec<Lease> {
+        let mut inner = self.inner.lock();
+        // What the ops of lists point at is kept with the memory.
+        std::mem::take(&mut inner.kept).into_iter().for_each(std::mem::forget);
+        std::mem::take(&mut inner.leases)
     }
 
     fn result(&self) -> Option<Result<Receipt, TransferError>> {

@@ -8,12 +8,14 @@
 
 use crate::clock;
 use crate::config::Config;
-use crate::core::{Command, Core, Ended};
+use crate::core::{Command, Core};
 use crate::error::Error;
+use crate::guard;
+use crate::retention::Retention;
 use crate::sleeper::Sleeper;
 use crate::transfer::TransferState;
 use crossbeam_queue::ArrayQueue;
-use orbit_te_transport::{Arm, Transport, TransportError};
+use orbit_te_transport::{Arm, Capabilities, Transport, TransportError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,6 +44,7 @@ const FENCE_LIMIT: Duration = Duration::from_millis(250);
 const DRIVER_NAP: Duration = Duration::from_millis(50);
 
 pub(crate) struct Worker {
+    capabilities: Capabilities,
     core: Mutex<Core>,
     ring: ArrayQueue<Command>,
     sleeper: Sleeper,
@@ -66,6 +69,7 @@ pub(crate) struct Worker {
     is_away: AtomicBool,
     called: Condvar,
     stop: AtomicBool,
+    retention: Arc<Retention>,
 }
 
 impl Worker {
@@ -74,21 +78,32 @@ impl Worker {
         name: String,
         transport: Box<dyn Transport>,
         config: &Config,
+        retention: Arc<Retention>,
     ) -> Result<(Arc<Worker>, JoinHandle<()>), Error> {
-        let worker = Worker::new(transport, config)?;
+        let worker = Worker::new(transport, config, retention)?;
         let own = worker.clone();
         let thread =
             thread::Builder::new().name(name).spawn(move || own.run()).map_err(io("a worker's thread"))?;
         Ok((worker, thread))
     }
 
+    /// What its transport can do.
+    pub(crate) fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
     /// A worker that somebody else steps.
-    pub(crate) fn new(mut transport: Box<dyn Transport>, config: &Config) -> Result<Arc<Worker>, Error> {
+    pub(crate) fn new(
+        mut transport: Box<dyn Transport>,
+        config: &Config,
+        retention: Arc<Retention>,
+    ) -> Result<Arc<Worker>, Error> {
         let sleeper = Sleeper::new().map_err(io("a worker's event queue"))?;
         if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(clock::now()) {
             sleeper.watch(fd).map_err(io("watching a transport"))?;
         }
         Ok(Arc::new(Worker {
+            capabilities: transport.capabilities(),
             core: Mutex::new(Core::new(transport)),
             // Room for every transfer that the engine admits, a cancel of each, and for links.
             ring: ArrayQueue::new(2 * config.queued_transfers.max(8)),
@@ -106,6 +121,7 @@ impl Worker {
             is_away: AtomicBool::new(false),
             called: Condvar::new(),
             stop: AtomicBool::new(false),
+            retention,
         }))
     }
 
@@ -116,7 +132,7 @@ impl Worker {
         fence(Ordering::SeqCst);
         let now = clock::now();
         if let Some(mut core) = self.core.try_lock() {
-            core.feed(&self.ring, now);
+            self.guarded(&mut core, true, |core| core.feed(&self.ring, now));
             self.let_go(core);
         }
         // A caller in the middle of many waits will be back at once; otherwise the worker's thread is called for this.
@@ -212,7 +228,7 @@ impl Worker {
         let mut now = clock::now();
         let mut quiet_since = now;
         while !enough() && now < until {
-            if core.step(&self.ring, now) {
+            if self.guarded(&mut core, true, |core| core.step(&self.ring, now)) {
                 quiet_since = now;
                 // Without the core, whoever took it meanwhile has also taken over what there is to do.
                 core = self.tell_ended(core)?;
@@ -235,7 +251,7 @@ impl Worker {
         let mut told = Vec::new();
         core.swap_ended(&mut told);
         drop(core);
-        told.drain(..).for_each(Ended::tell);
+        told.drain(..).for_each(|ended| guard::contain("being told of a transfer's end", || ended.tell()));
         // Pairs with the fence of a caller who is about to nap.
         fence(Ordering::SeqCst);
         self.ring_napper();
@@ -271,7 +287,10 @@ impl Worker {
         loop {
             core = self.tell_ended(core)?;
             let now = clock::now();
-            let wake = core.next_look(now);
+            let wake = self.guarded(&mut core, Some(now), |core| core.next_look(now));
+            if core.has_ended() {
+                continue;
+            }
             drop(core);
             fence(Ordering::SeqCst);
             let wake_ns = wake.map_or(FOREVER, |at| self.since_epoch(at));
@@ -290,7 +309,7 @@ impl Worker {
                 Some(again) => core = again,
                 None => return wake,
             }
-            core.feed(&self.ring, clock::now());
+            self.guarded(&mut core, true, |core| core.feed(&self.ring, clock::now()));
         }
     }
 
@@ -303,7 +322,9 @@ impl Worker {
         // Who let go of the core between this thread's last look and the line above did not know of the nap, and rang nobody for
         // what the transport wants sooner.
         if let Some(mut core) = self.core.try_lock() {
-            until = core.next_look(clock::now()).map_or(until, |wake| wake.min(until));
+            let now = clock::now();
+            let wake = self.guarded(&mut core, Some(now), |core| core.next_look(now));
+            until = wake.map_or(until, |wake| wake.min(until));
             drop(core);
             fence(Ordering::SeqCst);
         }
@@ -312,6 +333,15 @@ impl Worker {
         }
         self.sleeper.sleep(Some(until));
         true
+    }
+
+    /// Calls the core. A panic in it is the transport's: what its transfers hold is kept, they end, and whoever called goes on with
+    /// `otherwise`.
+    fn guarded<R>(&self, core: &mut Core, otherwise: R, call: impl FnOnce(&mut Core) -> R) -> R {
+        guard::caught(|| call(core)).unwrap_or_else(|why| {
+            core.fail(&why, &self.retention);
+            otherwise
+        })
     }
 
     /// Waits while another thread drives.
@@ -343,7 +373,7 @@ impl Worker {
             let mut now = clock::now();
             let mut quiet_since = now;
             loop {
-                if core.step(&self.ring, now) {
+                if self.guarded(&mut core, true, |core| core.step(&self.ring, now)) {
                     quiet_since = now;
                     match self.tell_ended(core) {
                         Some(again) => core = again,
@@ -359,7 +389,9 @@ impl Worker {
                 }
                 now = clock::now();
             }
-            let Arm::Sleep { until, .. } = core.arm(now) else { continue };
+            let Arm::Sleep { until, .. } = self.guarded(&mut core, Arm::Ready, |core| core.arm(now)) else {
+                continue;
+            };
             self.asleep_until.store(until.map_or(FOREVER, |at| self.since_epoch(at)), Ordering::SeqCst);
             drop(core);
             fence(Ordering::SeqCst);
@@ -393,17 +425,17 @@ impl Worker {
     /// under way, so that these end as fenced.
     fn finish(&self) {
         let close_at = clock::now() + FENCE_LIMIT;
-        self.core.lock().give_all_up(&self.ring, clock::now());
+        self.guarded(&mut self.core.lock(), (), |core| core.give_all_up(&self.ring, clock::now()));
         let mut closed = false;
         loop {
             let mut core = self.core.lock();
             let now = clock::now();
-            core.feed(&self.ring, now);
-            let any = core.step(&self.ring, now);
+            let any =
+                self.guarded(&mut core, true, |core| core.feed(&self.ring, now) | core.step(&self.ring, now));
             let Some(mut core) = self.tell_ended(core) else { continue };
             if !closed && (core.is_idle() || now >= close_at) {
                 closed = true;
-                core.close(&self.ring, now);
+                self.guarded(&mut core, (), |core| core.close(&self.ring, now));
             } else if core.is_idle() && self.ring.is_empty() {
                 drop(core);
                 fence(Ordering::SeqCst);
@@ -413,7 +445,7 @@ impl Worker {
                 }
                 continue;
             }
-            let wake = core.next_look(now);
+            let wake = self.guarded(&mut core, Some(now), |core| core.next_look(now));
             drop(core);
             if !any {
                 let soon = now + FINISH_TICK;

@@ -4,7 +4,9 @@
 
 mod support;
 
+use futures_core::Stream;
 use orbit_te::{Access, Batch, Config, Engine, Error, RefusalCode, TransferError};
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 use support::{SOON, contents, pair, pattern_bytes, region, watchdog};
 
@@ -33,6 +35,28 @@ fn alone_and_in_order() {
     assert!(pair.engine.notify(&pair.segment, &"n".repeat(256), &[]).wait(SOON).is_err());
     assert!(pair.engine.notify(&pair.segment, "n", &vec![0; 64 * 1024 + 1]).wait(SOON).is_err());
     assert!(inbox.recv_for(Duration::from_millis(20)).is_none());
+}
+
+/// As a stream: each once, in order, and its end when nothing can come any more.
+#[test]
+fn as_a_stream() {
+    let _dog = watchdog("as_a_stream", Duration::from_secs(60));
+    let pair = pair(64);
+    let mut inbox = pair.target.notifications().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let mut next = async || {
+            let next = std::future::poll_fn(|context| Pin::new(&mut inbox).poll_next(context));
+            tokio::time::timeout(SOON, next).await.expect("nobody woke the stream")
+        };
+        for k in 0..100u8 {
+            let answer = pair.engine.notify(&pair.segment, "n", &[k]);
+            assert_eq!(next().await.unwrap().payload, [k]);
+            answer.await.unwrap();
+        }
+        pair.target.shutdown();
+        assert_eq!(next().await, None);
+    });
 }
 
 /// Whoever takes the notification finds the bytes that it speaks of, whatever they were before.

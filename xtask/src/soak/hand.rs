@@ -520,7 +520,7 @@ impl Hand {
 /// Whether bytes of a failed write may land later. Of a batch only the first error is known.
 fn may_still_land(error: &TransferError, requests: u64) -> bool {
     match error {
-        TransferError::Deadline { fenced, .. } | TransferError::Cancelled { fenced } => !fenced,
+        TransferError::Deadline { fenced, .. } | TransferError::Cancelled { fenced, .. } => !fenced,
         TransferError::Request { error, .. } => {
             requests > 1
                 || matches!(error.code, OpErrorCode::CancelledUnfenced | OpErrorCode::LinkBrokenUnfenced)
@@ -535,8 +535,8 @@ fn kind(error: &TransferError) -> String {
         TransferError::Request { error, .. } => format!("{:?}", error.code),
         TransferError::Deadline { fenced: true, .. } => "Deadline".to_string(),
         TransferError::Deadline { fenced: false, .. } => "DeadlineUnfenced".to_string(),
-        TransferError::Cancelled { fenced: true } => "Cancelled".to_string(),
-        TransferError::Cancelled { fenced: false } => "CancelledUnfenced".to_string(),
+        TransferError::Cancelled { fenced: true, .. } => "Cancelled".to_string(),
+        TransferError::Cancelled { fenced: false, .. } => "CancelledUnfenced".to_string(),
         TransferError::Notification(_) => "Notification".to_string(),
         other => format!("{other:?}").split(' ').next().unwrap_or("unknown").to_string(),
     }

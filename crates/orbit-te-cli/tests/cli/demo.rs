@@ -64,7 +64,12 @@ fn a_target_that_is_killed_half_way_is_named_as_the_cause() {
     let ended = demo.end(Duration::from_secs(25));
     assert!(since.elapsed() < Duration::from_secs(10), "took {:?}", since.elapsed());
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert_eq!(ended.out, "");
+    let failure: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(
+        (&failure["error"]["exit"], &failure["error"]["code"]),
+        (&1.into(), &serde_json::Value::Null),
+        "{ended:?}"
+    );
     let last = ended.err.lines().last().unwrap();
     assert!(last.starts_with("orbit-te: ") && last.contains("was killed by signal 9"), "{ended:?}");
 }

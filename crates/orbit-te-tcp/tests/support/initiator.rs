@@ -1,11 +1,13 @@
 //! The asking side, driven by the test's own thread.
 
-use orbit_te_memory::{Access, Backing, Domain, HostBuffer, Lease, LocalKey, Region, Registry};
+use orbit_te_memory::{
+    Access, Backing, Domain, HostBuffer, Lease, LocalKey, LocalSpan, Region, Registry, RemoteKey,
+};
 use orbit_te_tcp::{Identity, TcpAddress, TcpConfig, TcpDomain, TcpTransport};
 use orbit_te_transport::{
-    Arm, Completion, Event, LinkId, Op, OpKind, Priority, Progress, RemoteSpan, Token, Transport,
+    Arm, Completion, Event, LinkId, Op, OpKind, Pieces, Priority, Progress, RemoteSpan, Token, Transport,
 };
-use orbit_te_wire::{PeerId, SessionId, TransportKey};
+use orbit_te_wire::{PeerId, Piece, SessionId, TransportKey};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,6 +18,8 @@ pub struct Initiator {
     pub registry: Arc<Registry>,
     /// Leases of the ops in flight, by token.
     flying: HashMap<u64, Lease>,
+    /// What list ops are made of.
+    lists: Vec<(Vec<u64>, Vec<Piece>)>,
     pub done: HashMap<u64, Completion>,
     pub events: Vec<Event>,
     next: u64,
@@ -26,7 +30,7 @@ impl Initiator {
         let registry = Registry::new();
         let transport = TcpTransport::new(config, Identity::random().unwrap(), &registry).unwrap();
         let (flying, done) = (HashMap::new(), HashMap::new());
-        Initiator { transport, registry, flying, done, events: Vec::new(), next: 0 }
+        Initiator { transport, registry, flying, lists: Vec::new(), done, events: Vec::new(), next: 0 }
     }
 
     pub fn connect(&mut self, peer: PeerId, at: SocketAddr, session: SessionId) -> LinkId {
@@ -42,23 +46,51 @@ impl Initiator {
 
     /// Begins an op over all of `local`; its token.
     pub fn begin(&mut self, kind: OpKind, link: LinkId, local: &Region, remote: &Region, offset: u64) -> u64 {
+        let remote = RemoteSpan { offset, key: key(remote) };
+        self.submit(kind, link, local, local.whole().span(LocalKey(0)), remote, None)
+    }
+
+    /// Begins a list of these places and lengths at the peer, whose bytes stand one behind the other at the front of `local`.
+    pub fn begin_list(
+        &mut self,
+        kind: OpKind,
+        link: LinkId,
+        local: &Region,
+        remote: &Region,
+        pieces: &[(u64, u64)],
+    ) -> u64 {
+        let mut span = local.whole().span(LocalKey(0));
+        let mut end = span.address;
+        let (mut addresses, mut table) = (Vec::new(), Vec::new());
+        for (offset, length) in pieces {
+            addresses.push(end);
+            table.push(Piece::new(*offset, *length));
+            end += length;
+        }
+        assert!(end - span.address <= span.length, "more bytes than the region has");
+        span.length = end - span.address;
+        let remote = RemoteSpan { offset: pieces[0].0, key: key(remote) };
+        let view = Pieces::new(&addresses, &table);
+        // Kept where they are until this object goes, so longer than the op.
+        self.lists.push((addresses, table));
+        self.submit(kind, link, local, span, remote, view)
+    }
+
+    fn submit(
+        &mut self,
+        kind: OpKind,
+        link: LinkId,
+        region: &Region,
+        local: LocalSpan,
+        remote: RemoteSpan,
+        pieces: Option<Pieces>,
+    ) -> u64 {
         self.next += 1;
         let token = self.next;
-        let bytes = TcpDomain.remote_key(remote, remote.key());
-        let keys = vec![TransportKey { transport: TcpDomain.name().to_string(), bytes }];
-        let key = TcpDomain.import(&remote.describe(keys)).unwrap();
-        let remote = RemoteSpan { offset, key };
-        let op = Op {
-            kind,
-            link,
-            local: local.whole().span(LocalKey(0)),
-            remote,
-            pieces: None,
-            token: Token(token),
-            priority: Priority::Normal,
-        };
-        self.flying.insert(token, local.lease().unwrap());
-        // SAFETY: the span is all of a region whose lease is kept until the completion; tokens are counted up.
+        let op = Op { kind, link, local, remote, pieces, token: Token(token), priority: Priority::Normal };
+        self.flying.insert(token, region.lease().unwrap());
+        // SAFETY: the span lies in a region whose lease is kept until the completion, and so do the pieces, whose slices are kept
+        // in `lists`; tokens are counted up.
         let taken = unsafe { self.transport.submit(&[op], Instant::now()) };
         assert_eq!(taken, 1, "the transport is full");
         token
@@ -94,4 +126,11 @@ impl Initiator {
         self.poll_until("an op is over", limit, |i| i.done.contains_key(&token));
         self.done[&token]
     }
+}
+
+/// The key by which this side reaches a peer's region.
+fn key(remote: &Region) -> RemoteKey {
+    let bytes = TcpDomain.remote_key(remote, remote.key());
+    let keys = vec![TransportKey { transport: TcpDomain.name().to_string(), bytes }];
+    TcpDomain.import(&remote.describe(keys)).unwrap()
 }

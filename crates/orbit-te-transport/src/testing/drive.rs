@@ -19,11 +19,20 @@ impl Harness<'_> {
     pub fn submit(&mut self, ops: &[Op]) {
         for op in ops {
             let entry = self.ledger.get(op.token);
-            let ours = &self.memories[entry.local.mem.0].region;
+            let ours = &self.memories[entry.parts[0].local.mem.0].region;
             let begin = ours.as_ptr().as_ptr() as u64;
-            let end = op.local.address.checked_add(op.local.length);
-            let inside = op.local.address >= begin && end.is_some_and(|end| end <= begin + ours.len());
-            assert!(inside, "a row submits an op whose local span is outside of its region");
+            let inside = |address: u64, length: u64| {
+                let end = address.checked_add(length);
+                address >= begin && end.is_some_and(|end| end <= begin + ours.len())
+            };
+            let within = if op.pieces.is_none() {
+                inside(op.local.address, op.local.length)
+            } else {
+                assert!(op.pieces == entry.slices.view(), "a row submits a list that is not the ledger's");
+                let lengths = entry.slices.table.iter().map(|piece| piece.length());
+                entry.slices.addresses.iter().zip(lengths).all(|(address, length)| inside(*address, length))
+            };
+            assert!(within, "a row submits an op whose local span is outside of its region");
             self.ledger.queue(op.token);
         }
         self.waiting.extend(ops);
@@ -36,9 +45,10 @@ impl Harness<'_> {
             return 0;
         }
         let ops = self.waiting.make_contiguous();
-        // SAFETY: `submit`, which alone fills `waiting`, found each span to lie in the region on which the ledger's entry
-        // holds a lease until the completion, or for ever when the row fails; host buffers are readable and writable. No
-        // token is there twice or in flight: the ledger queues an op once.
+        // SAFETY: `submit`, which alone fills `waiting`, found each span and each piece to lie in the region on which the
+        // ledger's entry holds a lease until the completion, or for ever when the row fails; host buffers are readable and
+        // writable. The ledger keeps a list's slices as well, and gives them out for changes only when the op is not in
+        // flight. No token is there twice or in flight: the ledger queues an op once.
         let taken = unsafe { self.pair.initiator().submit(ops, Instant::now()) };
         let offered = self.waiting.len();
         if taken > offered {

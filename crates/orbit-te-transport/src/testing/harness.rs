@@ -7,12 +7,12 @@ use crate::capability::Capabilities;
 use crate::op::{LinkId, Op, OpKind, RemoteSpan, Token};
 use crate::priority::Priority;
 use crate::progress::Progress;
-use crate::testing::ledger::Ledger;
+use crate::testing::ledger::{Ledger, Part, Slices};
 use crate::testing::memory::{Memory, must};
 use crate::testing::pair::{Pair, Side};
 use crate::testing::pattern::{Family, mix, pattern};
-use orbit_te_memory::{Access, MemoryError, RemoteKey};
-use orbit_te_wire::RegionDescriptor;
+use orbit_te_memory::{Access, LocalSpan, MemoryError, RemoteKey};
+use orbit_te_wire::{Piece, RegionDescriptor};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -250,21 +250,58 @@ impl<'p> Harness<'p> {
             token,
             priority: Priority::Normal,
         };
-        self.ledger.add(op, local, remote, lease);
+        self.ledger.add(op, vec![Part { local, remote, length }], Slices::default(), lease);
         op
+    }
+
+    /// An op of these pieces, all of which are in the same region at either side.
+    pub fn list(&mut self, kind: OpKind, link: LinkId, parts: &[Part]) -> Op {
+        let length = parts.iter().map(|part| part.length).sum();
+        self.list_claiming(kind, link, parts, length)
+    }
+
+    /// As [`Harness::list`], of an op that says that its pieces have `length` bytes together.
+    pub fn list_claiming(&mut self, kind: OpKind, link: LinkId, parts: &[Part], length: u64) -> Op {
+        let Some(first) = parts.first() else { panic!("a row makes a list of no pieces") };
+        let same = |p: &Part| p.local.mem == first.local.mem && p.remote.mem == first.remote.mem;
+        assert!(parts.iter().all(same), "a row makes a list over several regions");
+        self.next += 1;
+        let token = Token(mix(self.next));
+        let ours = &self.memories[first.local.mem.0];
+        assert!(ours.remote.is_none(), "a row names a target's memory as the local side");
+        let lease = must("lease the initiator's region", ours.region.lease());
+        let addresses = parts.iter().map(|p| ours.span(p.local.offset, p.length).address).collect();
+        let table = parts.iter().map(|p| Piece::new(p.remote.offset, p.length)).collect();
+        let slices = Slices { addresses, table };
+        let local = LocalSpan { address: slices.addresses[0], length, key: ours.local };
+        let remote = RemoteSpan { offset: first.remote.offset, key: self.remote_key(first.remote.mem) };
+        let op = Op { kind, link, local, remote, pieces: slices.view(), token, priority: Priority::Normal };
+        self.ledger.add(op, parts.to_vec(), slices, lease);
+        op
+    }
+
+    /// Puts other values into the list of an op that is not in flight, as an owner does who reuses it. They name memory that
+    /// exists: each address is that of `other`, and each place at the peer is one byte further.
+    pub fn scribble_list(&mut self, op: &Op, other: Spot) {
+        let address = self.memories[other.mem.0].span(other.offset, 0).address;
+        let slices = self.ledger.slices(op.token);
+        slices.addresses.fill(address);
+        for piece in &mut slices.table {
+            *piece = Piece::new(piece.offset() + 1, piece.length());
+        }
     }
 
     /// The same op again, under the same token, which has completed.
     pub fn again(&mut self, op: Op) {
-        let (local, remote) = (self.ledger.get(op.token).local, self.ledger.get(op.token).remote);
-        let lease = must("lease the initiator's region", self.memories[local.mem.0].region.lease());
-        self.ledger.add(op, local, remote, lease);
+        assert!(op.pieces.is_none(), "a row makes a list anew, as its slices are gone");
+        let parts = self.parts(&op);
+        let lease = must("lease the initiator's region", self.memories[parts[0].local.mem.0].region.lease());
+        self.ledger.add(op, parts, Slices::default(), lease);
     }
 
-    /// The local and the remote place of an op.
-    pub fn spots(&self, op: &Op) -> (Spot, Spot) {
-        let entry = self.ledger.get(op.token);
-        (entry.local, entry.remote)
+    /// The places of an op: one for a contiguous op, and each piece of a list.
+    pub fn parts(&self, op: &Op) -> Vec<Part> {
+        self.ledger.get(op.token).parts.clone()
     }
 
     /// How long to wait for what must come.

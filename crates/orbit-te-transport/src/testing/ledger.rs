@@ -2,10 +2,11 @@
 //!
 //! It knows tokens only: whether the bytes are right is not its business.
 
-use crate::op::{Op, Token};
+use crate::op::{Op, Pieces, Token};
 use crate::progress::Completion;
 use crate::testing::harness::Spot;
 use orbit_te_memory::Lease;
+use orbit_te_wire::Piece;
 use std::collections::HashMap;
 
 /// Where an op stands.
@@ -21,14 +22,41 @@ pub enum Stage {
     Done(Completion),
 }
 
-/// One op.
-pub struct Entry {
-    /// The op.
-    pub op: Op,
+/// A contiguous run of an op's bytes, at both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
     /// Its local side.
     pub local: Spot,
     /// Its remote side.
     pub remote: Spot,
+    /// In bytes.
+    pub length: u64,
+}
+
+/// The two slices behind an op's [`Pieces`]. They stay where they are while the ledger grows.
+#[derive(Debug, Default)]
+pub struct Slices {
+    /// The addresses at this side.
+    pub addresses: Vec<u64>,
+    /// The places at the peer, with the lengths.
+    pub table: Vec<Piece>,
+}
+
+impl Slices {
+    /// The view of them that an op carries; none where there are none.
+    pub fn view(&self) -> Option<Pieces> {
+        Pieces::new(&self.addresses, &self.table)
+    }
+}
+
+/// One op.
+pub struct Entry {
+    /// The op.
+    pub op: Op,
+    /// Its bytes, run by run: one for a contiguous op, and each piece of a list.
+    pub parts: Vec<Part>,
+    /// What its list is made of; empty for a contiguous op. Kept unchanged until the completion.
+    pub slices: Slices,
     /// Where it stands.
     pub stage: Stage,
     /// Keeps the local region until the completion.
@@ -43,9 +71,9 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A new op, with the lease under which its span was made. Its token is not in flight.
-    pub fn add(&mut self, op: Op, local: Spot, remote: Spot, lease: Lease) {
-        let entry = Entry { op, local, remote, stage: Stage::Made, lease: Some(lease) };
+    /// A new op, with its parts, its list, and the lease under which its spans were made. Its token is not in flight.
+    pub fn add(&mut self, op: Op, parts: Vec<Part>, slices: Slices, lease: Lease) {
+        let entry = Entry { op, parts, slices, stage: Stage::Made, lease: Some(lease) };
         if let Some(before) = self.entries.insert(op.token, entry) {
             let free = !matches!(before.stage, Stage::Waiting | Stage::Accepted);
             assert!(free, "a row used a token that is in flight");
@@ -56,6 +84,18 @@ impl Ledger {
     pub fn get(&self, token: Token) -> &Entry {
         match self.entries.get(&token) {
             Some(entry) => entry,
+            None => panic!("a row asks about {token:?}, which it never made"),
+        }
+    }
+
+    /// The list of an op that is not in flight, whose owner may do with it as he likes.
+    pub fn slices(&mut self, token: Token) -> &mut Slices {
+        match self.entries.get_mut(&token) {
+            Some(entry) => {
+                let free = !matches!(entry.stage, Stage::Waiting | Stage::Accepted);
+                assert!(free, "a row changes the list of an op in flight");
+                &mut entry.slices
+            }
             None => panic!("a row asks about {token:?}, which it never made"),
         }
     }
@@ -125,8 +165,13 @@ impl Ledger {
         for entry in self.entries.values().filter(|e| !matches!(e.stage, Stage::Done(_))).take(5) {
             let Op { kind, link, local, remote, token, .. } = entry.op;
             text += &format!(
-                "\n  open: {kind:?} of {} bytes at {} on link {}.{}, {:?}, {token:?}",
-                local.length, remote.offset, link.slot, link.generation, entry.stage
+                "\n  open: {kind:?} of {} bytes in {} parts at {} on link {}.{}, {:?}, {token:?}",
+                local.length,
+                entry.parts.len(),
+                remote.offset,
+                link.slot,
+                link.generation,
+                entry.stage
             );
         }
         text

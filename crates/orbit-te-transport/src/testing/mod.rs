@@ -44,5 +44,6 @@ pub mod suite;
 mod sys;
 
 pub use harness::{Harness, Mem, Spot};
+pub use ledger::Part;
 pub use pair::{Pair, Side};
 pub use suite::{Need, Row, Verdict, run, suite};

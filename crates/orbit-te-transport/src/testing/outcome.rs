@@ -12,7 +12,7 @@ use crate::error::{ErrorClass, OpErrorCode};
 use crate::op::{Op, OpKind};
 use crate::progress::Completion;
 use crate::testing::harness::Harness;
-use crate::testing::ledger::Stage;
+use crate::testing::ledger::{Part, Stage};
 use crate::testing::memory::strangers;
 use orbit_te_memory::Access;
 
@@ -26,19 +26,25 @@ fn is_refusal(code: OpErrorCode) -> bool {
             | OpErrorCode::AccessDenied
             | OpErrorCode::BadKey
             | OpErrorCode::BadLength
+            | OpErrorCode::Overlap
             | OpErrorCode::NoLink
             | OpErrorCode::Unsupported
     )
+}
+
+/// Whether a region was withdrawn under the op: one of several parts is then refused for the parts that come later.
+fn is_withdrawn(code: OpErrorCode) -> bool {
+    matches!(code, OpErrorCode::UnknownRegion | OpErrorCode::StaleGeneration)
 }
 
 impl Harness<'_> {
     /// Compares memory with what a completion promises, and brings the model up to date.
     pub(crate) fn settle(&mut self, completion: &Completion) {
         let entry = self.ledger.get(completion.token);
-        let (op, local, remote) = (entry.op, entry.local, entry.remote);
+        let (op, parts) = (entry.op, entry.parts.clone());
         let length = op.local.length;
-        let theirs = &self.memories[remote.mem.0];
-        let inside = theirs.holds(remote.offset, length) && length > 0;
+        let theirs = &self.memories[parts[0].remote.mem.0];
+        let inside = parts.iter().all(|p| theirs.holds(p.remote.offset, p.length) && p.length > 0);
         if completion.result.is_ok() {
             let right = if op.kind == OpKind::Read { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
             if !inside {
@@ -52,50 +58,61 @@ impl Harness<'_> {
                 self.fail(&format!("success with {bytes} of {length} bytes, touched: {touched}: {op:?}"));
             }
         }
-        let modelled = theirs.has_model() && self.memories[local.mem.0].has_model();
+        let modelled = theirs.has_model() && self.memories[parts[0].local.mem.0].has_model();
         if !inside || !modelled {
             return;
         }
-        let (from, to) = if op.kind == OpKind::Read { (remote, local) } else { (local, remote) };
-        let new = self.memories[from.mem.0].expected(from.offset, length).to_vec();
-        let destination = &self.memories[to.mem.0];
-        let found = destination.found(to.offset, length);
-        let code = match completion.result {
-            Ok(()) => {
-                if let Some((at, count)) = strangers(&found, &new, &[]) {
-                    self.fail(&format!("success, and {count} bytes from {at} on are not in place: {op:?}"));
-                }
-                self.memories[to.mem.0].expect(to.offset, &new);
-                return;
-            }
-            Err(error) => error.code,
-        };
-        if !completion.touched {
+        let code = completion.result.err().map(|error| error.code);
+        if code.is_some() && !completion.touched {
             if completion.bytes > 0 {
                 self.fail(&format!("nothing was touched, and {} bytes have moved: {op:?}", completion.bytes));
             }
             // As a refusal: what has changed all the same is found by the next look at the memory.
             return;
         }
-        // A region that is withdrawn under an op of several parts refuses the parts that come later.
-        let withdrawn = matches!(code, OpErrorCode::UnknownRegion | OpErrorCode::StaleGeneration);
-        if is_refusal(code) && !matches!(code, OpErrorCode::NoLink) {
-            if completion.bytes == 0 {
-                return;
-            }
-            if !withdrawn {
-                let bytes = completion.bytes;
-                self.fail(&format!("refused as {code}, and {bytes} bytes have moved: {op:?}"));
-            }
+        if code.is_some_and(|code| self.moved_nothing(&op, code, completion.bytes)) {
+            return;
         }
-        let fenced = withdrawn || matches!(code, OpErrorCode::Cancelled | OpErrorCode::LinkBroken);
+        for part in &parts {
+            self.settle_part(&op, part, code);
+        }
+    }
+
+    /// Whether an op that failed so is known to have moved nothing, which the next look at memory finds out.
+    fn moved_nothing(&self, op: &Op, code: OpErrorCode, bytes: u64) -> bool {
+        if !is_refusal(code) || matches!(code, OpErrorCode::NoLink) {
+            return false;
+        }
+        if bytes > 0 && !is_withdrawn(code) {
+            self.fail(&format!("refused as {code}, and {bytes} bytes have moved: {op:?}"));
+        }
+        bytes == 0
+    }
+
+    /// Compares one part of an op that ended so with what that promises.
+    fn settle_part(&mut self, op: &Op, part: &Part, code: Option<OpErrorCode>) {
+        let (from, to) =
+            if op.kind == OpKind::Read { (part.remote, part.local) } else { (part.local, part.remote) };
+        let new = self.memories[from.mem.0].expected(from.offset, part.length).to_vec();
+        let destination = &self.memories[to.mem.0];
+        let found = destination.found(to.offset, part.length);
+        let Some(code) = code else {
+            if let Some((at, count)) = strangers(&found, &new, &[]) {
+                self.fail(&format!(
+                    "success, and {count} bytes from {at} on are not in place: {op:?}, {part:?}"
+                ));
+            }
+            self.memories[to.mem.0].expect(to.offset, &new);
+            return;
+        };
+        let fenced = is_withdrawn(code) || matches!(code, OpErrorCode::Cancelled | OpErrorCode::LinkBroken);
         if op.kind == OpKind::Write && !fenced {
             self.memories[to.mem.0].allow(to.offset, new);
             return;
         }
-        let old = destination.expected(to.offset, length);
+        let old = destination.expected(to.offset, part.length);
         if let Some((at, _)) = strangers(&found, old, &[(0, &new)]) {
-            self.fail(&format!("failed, and byte {at} is neither old nor new: {op:?}, {code}"));
+            self.fail(&format!("failed, and byte {at} is neither old nor new: {op:?}, {part:?}, {code}"));
         }
         self.memories[to.mem.0].expect(to.offset, &found);
     }
@@ -148,6 +165,15 @@ impl Harness<'_> {
             Some(code) if codes.contains(&code) => {}
             Some(code) => self.fail(&format!("failed with {code:?} instead of {codes:?}: {op:?}")),
             None => self.fail(&format!("succeeded instead of failing with {codes:?}: {op:?}")),
+        }
+    }
+
+    /// The op's error names this piece, or none.
+    #[track_caller]
+    pub fn expect_piece(&self, op: &Op, piece: Option<u32>) {
+        let found = self.completion(op).result.err().and_then(|error| error.piece);
+        if found != piece {
+            self.fail(&format!("the error names piece {found:?} and not {piece:?}: {op:?}"));
         }
     }
 

@@ -26,6 +26,8 @@ pub enum Need {
     MaxOps(u32),
     /// A limit on an op's bytes that is under this.
     MaxOpBytes(u64),
+    /// That it takes ops of many pieces.
+    Lists,
 }
 
 impl Need {
@@ -47,6 +49,7 @@ impl Need {
                 let most = can.max_op_bytes;
                 (most < under, format!("an op may have {most} bytes, too many to try more"))
             }
+            Need::Lists => (can.max_pieces > 0, "it takes contiguous ops only".to_string()),
         };
         (!has).then_some(reason)
     }
@@ -151,6 +154,15 @@ macro_rules! conformance_tests {
             idle_sleeps,
             no_wake_up_is_lost,
             random_ops_against_a_model,
+            lists_round_trip,
+            bad_piece_refuses_the_list,
+            list_over_a_limit_is_refused,
+            list_without_a_right_is_refused,
+            good_lists_beside_refused_ones,
+            list_is_found_by_a_following_read,
+            lists_are_let_go,
+            cancel_in_the_middle_of_lists,
+            broken_link_in_lists,
         }
     };
     (@tests $make:path; $($row:ident,)*) => {

@@ -19,11 +19,18 @@ pub(crate) fn status() -> impl Strategy<Value = Status> {
         Status::MemoryFault,
         Status::Checksum,
         Status::GrantEnded,
+        Status::Overlap,
     ])
 }
 
 fn op_and_status() -> impl Strategy<Value = (FrameOp, Status)> {
-    let request = prop::sample::select(vec![FrameOp::Write, FrameOp::Read, FrameOp::Fence]);
+    let request = prop::sample::select(vec![
+        FrameOp::Write,
+        FrameOp::Read,
+        FrameOp::Fence,
+        FrameOp::WriteList,
+        FrameOp::ReadList,
+    ]);
     let answer = prop::sample::select(vec![FrameOp::WriteDone, FrameOp::ReadDone, FrameOp::FenceDone]);
     prop_oneof![(request, Just(Status::Ok)), (answer, status())]
 }

@@ -1,4 +1,4 @@
-//! A target in a process of its own: the test binary runs itself again. A binary that uses it has a test `child_target` that calls
+//! A target in a process of its own, or one that opens a segment: the test binary runs itself again. A binary that uses it has a test `child_target` that calls
 //! [`run`], which does nothing unless the parent asked for it.
 
 use nix::sys::signal::Signal;
@@ -8,10 +8,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const BYTES: &str = "ORBIT_TE_TEST_CHILD_BYTES";
+const OPEN: &str = "ORBIT_TE_TEST_CHILD_OPEN";
 const LISTEN: &str = "ORBIT_TE_TEST_CHILD_LISTEN";
 
 /// The child's side: exposes so many bytes as `pool` until its standard input ends.
 pub fn run() {
+    if let Ok(address) = std::env::var(OPEN) {
+        let engine = Engine::builder().no_listen().start().unwrap();
+        let _segment = engine.open(&address).wait(super::SOON).unwrap();
+        println!("\ntoken of another");
+        let _ = std::io::stdin().read(&mut [0; 1]);
+        std::process::exit(0);
+    }
     let Ok(bytes) = std::env::var(BYTES) else { return };
     let mut config = Config::default();
     if let Ok(at) = std::env::var(LISTEN) {
@@ -37,12 +45,19 @@ impl Target {
     }
 
     pub fn start_at(bytes: usize, listen: Option<String>) -> Target {
+        let bytes = (BYTES, bytes.to_string());
+        Target::spawn([bytes].into_iter().chain(listen.map(|at| (LISTEN, at))))
+    }
+
+    /// A child that opens a segment of somebody else's, and has none itself.
+    pub fn opener(address: &str) -> Target {
+        Target::spawn([(OPEN, address.to_string())])
+    }
+
+    fn spawn(settings: impl IntoIterator<Item = (&'static str, String)>) -> Target {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "child_target", "--nocapture", "--test-threads=1"]);
-        command.env(BYTES, bytes.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if let Some(at) = listen {
-            command.env(LISTEN, at);
-        }
+        command.envs(settings).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let token = output

@@ -1,9 +1,11 @@
-//! What the engine's tests share: a watchdog, a pair of engines, patterns, and a target in a child process.
+//! What the engine's tests share: a watchdog, a pair of engines, patterns, a target in a child process, and a
+//! peer that is written by hand.
 
 #![allow(dead_code, unreachable_pub)] // each test binary uses a part of it
 #![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
 
 pub mod child;
+pub mod raw;
 
 use orbit_te::{Access, Config, Engine, HostBuffer, Region, Segment};
 use std::sync::Arc;

@@ -29,13 +29,14 @@ pub(crate) const ROWS: &[Row] = &[
 
 /// Reuses the memory of an op that was given up, at both sides as far as it is known to be free. Beside others that are
 /// given up it may also have lost its link.
-fn reuse(h: &mut Harness<'_>, op: &Op) {
-    let (local, remote) = h.spots(op);
+pub(super) fn reuse(h: &mut Harness<'_>, op: &Op) {
     let lost = h.code(op).is_some_and(|code| code.class() == ErrorClass::Link);
     let fenced = !lost && h.expect_success_or_cancelled(op);
-    h.scribble(local, op.local.length);
-    if fenced {
-        h.scribble(remote, op.local.length);
+    for part in h.parts(op) {
+        h.scribble(part.local, part.length);
+        if fenced {
+            h.scribble(part.remote, part.length);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 pub mod bytes;
 pub mod cancel;
 pub mod links;
+pub mod lists;
 pub mod queue;
 pub mod random;
 pub mod refusals;
@@ -23,4 +24,5 @@ pub(crate) const ALL: &[&[Row]] = &[
     cancel::ROWS,
     sleep::ROWS,
     random::ROWS,
+    lists::ROWS,
 ];
