@@ -258,10 +258,6 @@ impl Domain for Refusing {
         TcpDomain.kinds()
     }
 
-    fn remote_key(&self, region: &orbit_te_memory::Region, key: u64) -> Vec<u8> {
-        TcpDomain.remote_key(region, key)
-    }
-
     fn register(&self, region: &orbit_te_memory::Region) -> Result<LocalKey, MemoryError> {
         let mut net = self.net.lock();
         let probability = net.faults.refuse_registration;
@@ -269,6 +265,10 @@ impl Domain for Refusing {
             return Err(MemoryError::Refused { domain: TcpDomain.name(), reason: "a fault".to_string() });
         }
         TcpDomain.register(region)
+    }
+
+    fn remote_key(&self, region: &orbit_te_memory::Region, key: u64) -> Vec<u8> {
+        TcpDomain.remote_key(region, key)
     }
 
     fn deregister(&self, region: &orbit_te_memory::Region, key: LocalKey) -> Result<(), MemoryError> {

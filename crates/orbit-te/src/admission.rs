@@ -49,7 +49,7 @@ impl Admission {
         Arc::new(Admission { most_transfers, most_requests, state: Mutex::default() })
     }
 
-    /// How many transfers have a place.
+    /// Transfers that are under way.
     #[cfg(feature = "simulation")]
     pub(crate) fn transfers(&self) -> usize {
         self.state.lock().transfers

@@ -96,8 +96,8 @@ impl Engine {
             servers,
             control: control.handle.clone(),
             world: Arc::new(Os),
-            retention,
             eviction: EVICTION,
+            retention,
         });
         let door = listener.map(|listener| Door::open(listener, Arc::downgrade(&shared))).transpose();
         let (failed, door) = match (result, door) {

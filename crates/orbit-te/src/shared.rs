@@ -78,9 +78,9 @@ pub(crate) struct Parts {
     pub(crate) servers: Vec<Arc<Server>>,
     pub(crate) control: Handle,
     pub(crate) world: Arc<dyn World>,
-    pub(crate) retention: Arc<Retention>,
     /// How long the serving threads may take to close lanes.
     pub(crate) eviction: Duration,
+    pub(crate) retention: Arc<Retention>,
 }
 
 impl Shared {
@@ -95,8 +95,8 @@ impl Shared {
             servers,
             control,
             world,
-            retention,
             eviction,
+            retention,
         } = parts;
         let (notifications, receiver) = mpsc::channel(config.queued_notifications.max(1));
         let admission = Admission::new(config.queued_transfers, config.queued_requests);

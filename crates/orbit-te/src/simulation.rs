@@ -64,9 +64,9 @@ impl Process {
             servers: vec![server.clone()],
             control: Handle::current(),
             world,
-            retention,
             // The serving transport gets its turn after the call that asks for it.
             eviction: Duration::ZERO,
+            retention,
         });
         Ok(Process { engine: Engine::without_threads(shared), worker, server })
     }

@@ -88,8 +88,11 @@ impl Reference {
     }
 
     fn end(&mut self, token: Token, code: OpErrorCode) {
-        // What never began is known; how far the target came with the rest is not looked up.
-        let touched = matches!(code, OpErrorCode::Cancelled | OpErrorCode::LinkBroken);
+        self.end_touched(token, code, matches!(code, OpErrorCode::Cancelled | OpErrorCode::LinkBroken));
+    }
+
+    /// `touched`: the target may have come some way with it; how far is not looked up.
+    fn end_touched(&mut self, token: Token, code: OpErrorCode, touched: bool) {
         self.done.push_back(Completion { token, result: Err(OpError::new(code)), bytes: 0, touched });
     }
 
@@ -105,7 +108,8 @@ impl Reference {
             self.held.iter().filter(|(_, of)| **of == link).map(|(token, _)| *token).collect();
         for token in ended {
             if !self.done.iter().any(|completion| completion.token == token) {
-                self.end(token, code);
+                // A link that never stood has begun with nothing.
+                self.end_touched(token, code, code != OpErrorCode::Unreachable);
             }
         }
         if let Some(link) = self.links.get_mut(&link) {
