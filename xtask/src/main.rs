@@ -2,6 +2,7 @@
 
 mod bench;
 mod fuzz;
+mod models;
 mod msrv;
 mod process;
 mod soak;
@@ -30,6 +31,14 @@ enum Command {
     ///
     /// Exits with 3 when `--check` finds a demand unmet.
     Bench(bench::BenchArgs),
+    /// Run the models of what threads share in every order of a few threads.
+    ///
+    /// Exits with 0 when all passed and the planted races were found, and 1 otherwise.
+    Loom,
+    /// Run the models of what threads share in random orders of many threads.
+    ///
+    /// Exits as `loom` does.
+    Shuttle,
     /// Move bytes between processes that are killed, stopped and cut off, and see that nothing is wrong, hangs or leaks.
     ///
     /// Exits with 1 unless the ledger is clean.
@@ -48,6 +57,8 @@ fn main() -> ExitCode {
         Command::Msrv => msrv::run(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Loom => models::run(models::Checker::Loom),
+        Command::Shuttle => models::run(models::Checker::Shuttle),
         Command::Soak(args) => soak::run(&args),
         Command::SoakWorker(args) => soak::run_worker(&args).map(|()| ExitCode::SUCCESS),
         Command::BenchWorker(args) => bench::run_worker(&args).map(|()| ExitCode::SUCCESS),

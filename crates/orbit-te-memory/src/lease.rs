@@ -2,9 +2,8 @@
 //! is told when the last lease is gone.
 
 use crate::region::Region;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Closed for good: nothing clears this bit.

@@ -18,8 +18,11 @@ pub mod domain;
 pub mod error;
 pub mod host;
 pub mod lease;
+#[cfg(all(test, any(orbit_loom, orbit_shuttle)))]
+mod model;
 pub mod region;
 pub mod registry;
+mod sync;
 mod sys;
 
 pub use backing::Backing;

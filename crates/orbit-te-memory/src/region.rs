@@ -7,12 +7,12 @@ use crate::backing::Backing;
 use crate::domain::{LocalKey, LocalSpan};
 use crate::error::MemoryError;
 use crate::lease::{Gate, Lease};
+use crate::sync::{AtomicU64, Ordering};
 use crate::sys;
 use orbit_te_wire::{Access, Generation, MemoryKind, RegionDescriptor, RegionId, TransportKey};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 struct Inner {

@@ -5,8 +5,8 @@
 
 use crate::error::{Error, TransferError};
 use crate::peer::LinkStatus;
+use crate::sync::ArrayQueue;
 use crate::transfer::TransferState;
-use crossbeam_queue::ArrayQueue;
 use orbit_te_transport::{Arm, Event, LinkId, Op, OpErrorCode, Progress, Token, Transport};
 use orbit_te_wire::PeerId;
 use std::collections::{HashMap, VecDeque};

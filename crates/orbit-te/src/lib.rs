@@ -60,6 +60,9 @@ mod control;
 mod core;
 mod engine;
 mod error;
+mod handover;
+#[cfg(all(test, any(orbit_loom, orbit_shuttle)))]
+mod model;
 mod notification;
 mod peer;
 mod pending;
@@ -69,6 +72,7 @@ mod serving;
 mod session;
 mod shared;
 mod sleeper;
+mod sync;
 mod transfer;
 mod worker;
 

@@ -9,22 +9,19 @@
 use crate::config::Config;
 use crate::core::{Command, Core, Ended};
 use crate::error::Error;
+use crate::handover::{FOREVER, Handover};
 use crate::pending::thread_waker;
 use crate::sleeper::Sleeper;
+use crate::sync::MutexGuard;
 use crate::transfer::TransferState;
-use crossbeam_queue::ArrayQueue;
 use orbit_te_transport::{Arm, Transport, TransportError};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// The worker's thread is not asleep.
-const AWAKE: u64 = 0;
-/// The worker's thread sleeps until it is kicked.
-const FOREVER: u64 = u64::MAX;
 /// How long a displaced worker's thread sleeps before it looks whether it is needed.
 const DISPLACED_TICK: Duration = Duration::from_millis(10);
 /// Looks without a driving caller after which the worker's thread takes its place again.
@@ -40,8 +37,7 @@ const FINISH_TICK: Duration = TURN;
 const DRIVER_NAP: Duration = Duration::from_millis(50);
 
 pub(crate) struct Worker {
-    core: Mutex<Core>,
-    ring: ArrayQueue<Command>,
+    handover: Handover<Core, Command>,
     sleeper: Sleeper,
     spin: Duration,
     /// Transfers that are not over, and how many there may be.
@@ -51,8 +47,7 @@ pub(crate) struct Worker {
     drivers: AtomicUsize,
     /// Counts how often callers took the core.
     drives: AtomicU64,
-    /// When the worker's thread wakes by itself, in nanoseconds since `epoch`; `AWAKE` or `FOREVER`.
-    asleep_until: AtomicU64,
+    /// The begin of the clock in nanoseconds.
     epoch: Instant,
     /// When a caller last stopped driving, in nanoseconds since `epoch`.
     driven_at: AtomicU64,
@@ -83,16 +78,14 @@ impl Worker {
             sleeper.watch(fd).map_err(io("watching a transport"))?;
         }
         let worker = Arc::new(Worker {
-            core: Mutex::new(Core::new(transport)),
             // Room for a cancel of each, and for links.
-            ring: ArrayQueue::new(2 * config.queued_transfers.max(8)),
+            handover: Handover::new(Core::new(transport), 2 * config.queued_transfers.max(8)),
             under_way: AtomicUsize::new(0),
             most: config.queued_transfers.max(1),
             sleeper,
             spin: Duration::from_micros(config.spin_us),
             drivers: AtomicUsize::new(0),
             drives: AtomicU64::new(0),
-            asleep_until: AtomicU64::new(AWAKE),
             epoch: Instant::now(),
             driven_at: AtomicU64::new(0),
             napping: AtomicBool::new(false),
@@ -110,12 +103,10 @@ impl Worker {
 
     /// Takes a command, begins with it on the calling thread if the core is free, and gives it back when the ring is full.
     pub(crate) fn submit(&self, command: Command) -> Result<(), Command> {
-        self.ring.push(command)?;
-        // Whoever holds the core looks at the ring after letting go of it; the fence pairs with the one before that look.
-        fence(Ordering::SeqCst);
+        let core = self.handover.push(command)?;
         let now = Instant::now();
-        if let Some(mut core) = self.core.try_lock() {
-            core.feed(&self.ring, now);
+        if let Some(mut core) = core {
+            core.feed(self.handover.ring(), now);
             self.let_go(core);
         }
         // A caller in the middle of many waits will be back at once; otherwise the worker's thread is called for this.
@@ -186,7 +177,7 @@ impl Worker {
         let mut now = Instant::now();
         let mut slept = false;
         while !over() && now < until {
-            match self.core.try_lock() {
+            match self.handover.core().try_lock() {
                 Some(core) => {
                     let wake = self.spin(core, until, over);
                     slept = false;
@@ -212,7 +203,7 @@ impl Worker {
         }
         if slept {
             // The kick that ended the sleep may have been meant for the worker's own thread: it is given on.
-            if let Some(core) = self.core.try_lock() {
+            if let Some(core) = self.handover.core().try_lock() {
                 self.let_go(core);
             }
         }
@@ -234,7 +225,7 @@ impl Worker {
         let mut now = Instant::now();
         let mut quiet_since = now;
         while !enough() && now < until {
-            if core.step(&self.ring, now) {
+            if core.step(self.handover.ring(), now) {
                 quiet_since = now;
                 // Without the core, whoever took it meanwhile has also taken over what there is to do.
                 core = self.tell_ended(core)?;
@@ -263,7 +254,7 @@ impl Worker {
         // Pairs with the fence of a caller who is about to nap.
         fence(Ordering::SeqCst);
         self.ring_napper();
-        let mut core = self.core.try_lock()?;
+        let mut core = self.handover.core().try_lock()?;
         if !core.has_ended() {
             // Gives the list its memory back, so that the next ones allocate nothing.
             core.swap_ended(&mut told);
@@ -295,21 +286,12 @@ impl Worker {
             core = self.tell_ended(core)?;
             let now = Instant::now();
             let wake = core.next_look(now);
-            drop(core);
-            fence(Ordering::SeqCst);
             let wake_ns = wake.map_or(FOREVER, |at| self.since_epoch(at));
-            if wake_ns < self.asleep_until.load(Ordering::SeqCst) {
-                self.sleeper.kick();
-            }
-            // Who pushed while the core was held relies on this look.
-            if self.ring.is_empty() {
-                return wake;
-            }
-            match self.core.try_lock() {
+            match self.handover.part(core, wake_ns, || self.sleeper.kick()) {
                 Some(again) => core = again,
                 None => return wake,
             }
-            core.feed(&self.ring, Instant::now());
+            core.feed(self.handover.ring(), Instant::now());
         }
     }
 
@@ -335,14 +317,14 @@ impl Worker {
                 self.keep_away();
                 continue;
             }
-            let Some(mut core) = self.core.try_lock_for(Duration::from_micros(50)) else {
+            let Some(mut core) = self.handover.core().try_lock_for(Duration::from_micros(50)) else {
                 self.keep_away();
                 continue;
             };
             let mut now = Instant::now();
             let mut quiet_since = now;
             loop {
-                if core.step(&self.ring, now) {
+                if core.step(self.handover.ring(), now) {
                     quiet_since = now;
                     match self.tell_ended(core) {
                         Some(again) => core = again,
@@ -359,14 +341,11 @@ impl Worker {
                 now = Instant::now();
             }
             let Arm::Sleep { until, .. } = core.arm(now) else { continue };
-            self.asleep_until.store(until.map_or(FOREVER, |at| self.since_epoch(at)), Ordering::SeqCst);
-            drop(core);
-            fence(Ordering::SeqCst);
-            // A command that came before the line above finds this thread awake here; a later one kicks.
-            if self.ring.is_empty() && !self.stop.load(Ordering::Acquire) {
+            let wake_ns = until.map_or(FOREVER, |at| self.since_epoch(at));
+            if self.handover.may_sleep(core, wake_ns) && !self.stop.load(Ordering::Acquire) {
                 self.sleeper.sleep(until);
             }
-            self.asleep_until.store(AWAKE, Ordering::SeqCst);
+            self.handover.awake();
         }
         self.finish();
     }
@@ -390,18 +369,18 @@ impl Worker {
 
     /// Closes the core and drives it until nothing is left.
     fn finish(&self) {
-        self.core.lock().close(&self.ring, Instant::now());
+        self.handover.core().lock().close(self.handover.ring(), Instant::now());
         loop {
-            let mut core = self.core.lock();
+            let mut core = self.handover.core().lock();
             let now = Instant::now();
-            core.feed(&self.ring, now);
-            let any = core.step(&self.ring, now);
+            core.feed(self.handover.ring(), now);
+            let any = core.step(self.handover.ring(), now);
             let Some(mut core) = self.tell_ended(core) else { continue };
-            if core.is_idle() && self.ring.is_empty() {
+            if core.is_idle() && self.handover.ring().is_empty() {
                 drop(core);
                 fence(Ordering::SeqCst);
                 // Who pushed while the core was held relies on this look.
-                if self.ring.is_empty() {
+                if self.handover.ring().is_empty() {
                     return;
                 }
                 continue;
@@ -416,7 +395,7 @@ impl Worker {
     }
 
     fn since_epoch(&self, at: Instant) -> u64 {
-        // Never `AWAKE`: a time in the past is as good as the first nanosecond.
+        // Never zero, which stands for a thread that is awake: a time in the past is as good as the first nanosecond.
         (at.saturating_duration_since(self.epoch).as_nanos() as u64).clamp(1, FOREVER - 1)
     }
 }
