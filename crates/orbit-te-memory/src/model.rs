@@ -64,7 +64,7 @@ mod exhaustive {
     fn asker(
         registry: &Arc<Registry>,
         request: Request,
-    ) -> impl FnOnce() -> Result<Lease, AdmitError> + Send {
+    ) -> impl FnOnce() -> Result<Lease, AdmitError> + Send + use<> {
         let (table, holder) = (registry.table().load_full(), registry.grants().anybody().clone());
         move || admit(&table, &holder, &request, Instant::now())
     }

@@ -104,7 +104,7 @@ impl Model {
         while let Some(command) = self.handover.ring().pop() {
             work.due += command;
         }
-        if work.due == before {
+        if work.due == before && !self.handover.ring().is_empty() {
             // What was seen in the ring is still being pushed: its caller goes on first.
             thread::yield_now();
         }
@@ -147,6 +147,8 @@ impl Model {
             if !enough() {
                 let core = self.handover.begin_nap(FOREVER);
                 let asked = core.as_ref().filter(|_| self.plant != Plant::NapsBlindly);
+                // Any step of its own while it has the core: loom changes threads at those alone.
+                enough();
                 let until = asked.map_or(FOREVER, |core| core.wake());
                 if self.handover.may_nap(core) && !enough() && until == FOREVER {
                     self.napper.sleep();
