@@ -1,9 +1,12 @@
 //! `cargo xtask`: what a change to this repository needs beside `cargo` itself. One file a command.
 
 mod bench;
+mod debian;
 mod fuzz;
+mod models;
 mod msrv;
 mod process;
+mod sanitize;
 mod sim;
 mod soak;
 mod step;
@@ -35,6 +38,30 @@ enum Command {
     ///
     /// Exits with 3 when `--check` finds a demand unmet.
     Bench(bench::BenchArgs),
+    /// Run the models of what threads share in every order of a few threads.
+    ///
+    /// Exits with 0 when all passed and the planted races were found, and 1 otherwise.
+    Loom,
+    /// Run the models of what threads share in random orders of many threads.
+    ///
+    /// Exits as `loom` does.
+    Shuttle,
+    /// Run tests under AddressSanitizer and LeakSanitizer.
+    ///
+    /// Exits with 0 when the plants were found and nothing else, 1 otherwise, and 2 when it can't be had here.
+    Asan,
+    /// Run tests under ThreadSanitizer.
+    ///
+    /// Exits as `asan` does.
+    Tsan,
+    /// Run tests with a standard library whose checks of its unsafe functions are on.
+    ///
+    /// Exits as `asan` does.
+    Careful,
+    /// Run tests under Miri.
+    ///
+    /// Exits as `asan` does.
+    Miri,
     /// Move bytes between processes that are killed, stopped and cut off, and see that nothing is wrong, hangs or leaks.
     ///
     /// Exits with 1 unless the ledger is clean.
@@ -54,6 +81,12 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Loom => models::run(models::Checker::Loom),
+        Command::Shuttle => models::run(models::Checker::Shuttle),
+        Command::Asan => sanitize::run(sanitize::Tool::Asan),
+        Command::Tsan => sanitize::run(sanitize::Tool::Tsan),
+        Command::Careful => sanitize::run(sanitize::Tool::Careful),
+        Command::Miri => sanitize::run(sanitize::Tool::Miri),
         Command::Soak(args) => soak::run(&args),
         Command::SoakWorker(args) => soak::run_worker(&args).map(|()| ExitCode::SUCCESS),
         Command::BenchWorker(args) => bench::run_worker(&args).map(|()| ExitCode::SUCCESS),

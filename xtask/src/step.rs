@@ -1,6 +1,7 @@
 //! Steps: what was checked, how it ended and how long it took. Rule: a step that could not run is counted and says why;
 //! it is never left out in silence.
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// How a step ended.
@@ -73,6 +74,24 @@ impl Ledger {
 
     fn count(&self, which: impl Fn(&Outcome) -> bool) -> usize {
         self.entries.iter().filter(|entry| which(&entry.outcome)).count()
+    }
+}
+
+/// Says how a step ended that is a command of its own: 0 passed, 1 failed, 2 not run.
+pub(crate) fn alone(name: &str, outcome: Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Passed => {
+            println!("{name}: passed");
+            ExitCode::SUCCESS
+        }
+        Outcome::Failed(why) => {
+            println!("{name}: FAILED: {why}");
+            ExitCode::FAILURE
+        }
+        Outcome::Skipped(why) => {
+            println!("{name}: not run: {why}");
+            ExitCode::from(2)
+        }
     }
 }
 

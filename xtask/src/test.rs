@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change is taken. Steps run in order, all of them, also after a
 //! failure; the run ends with a table and one line of counts.
 
+use crate::models::{self, Checker};
 use crate::process::{cargo, expect_success, line_of, program, quietly_within, read_lines, root, succeed};
 use crate::step::{Ledger, Outcome, SKIP_FILE};
 use crate::tally::Tally;
@@ -32,6 +33,8 @@ pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     ledger.step("advisories", full(advisories));
     ledger.step("tests", || tests(&mut tally));
     ledger.step("simulation", full(sim::step));
+    ledger.step("models in every order", full(|| models::check(Checker::Loom)));
+    ledger.step("models in random orders", full(|| models::check(Checker::Shuttle)));
     ledger.step("soak of half a minute", full(soak::smoke));
     ledger.step("oldest compiler", full(msrv::build));
     ledger.step("fuzz targets build", full(fuzz::build));

@@ -4,13 +4,12 @@
 use crate::error::MemoryError;
 use crate::lease::Gate;
 use crate::region::{Region, random_key};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use arc_swap::ArcSwap;
 use orbit_te_wire::{Access, Generation, PeerId, RegionId, SessionId};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Grants that are over and are remembered for one holder.

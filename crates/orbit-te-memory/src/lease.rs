@@ -3,10 +3,9 @@
 
 use crate::grant::Grant;
 use crate::region::Region;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Closed for good: nothing clears this bit.

@@ -21,9 +21,12 @@ pub mod grant;
 pub mod host;
 pub mod lease;
 pub mod limit;
+#[cfg(all(test, any(orbit_loom, orbit_shuttle)))]
+mod model;
 pub mod region;
 pub mod registration;
 pub mod registry;
+mod sync;
 mod sys;
 
 pub use backing::Backing;

@@ -3,9 +3,9 @@
 
 use crate::backing::Backing;
 use crate::error::MemoryError;
+use crate::sync::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Decides whether more bytes may be registered. Called on the thread that registers, or that lets the last handle of a region go;

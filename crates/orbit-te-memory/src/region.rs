@@ -8,11 +8,11 @@ use crate::domain::{LocalKey, LocalSpan};
 use crate::error::MemoryError;
 use crate::lease::{Gate, Lease};
 use crate::limit::Charge;
+use crate::sync::{AtomicU64, Ordering};
 use crate::sys;
 use orbit_te_wire::{Access, Generation, MemoryKind, RegionDescriptor, RegionId, TransportKey};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 

@@ -8,8 +8,8 @@ use crate::error::{Error, TransferError};
 use crate::peer::LinkStatus;
 use crate::receipt::{Landed, Tally};
 use crate::retention::Retention;
+use crate::sync::ArrayQueue;
 use crate::transfer::TransferState;
-use crossbeam_queue::ArrayQueue;
 use orbit_te_transport::{
     Arm, Completion, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Progress, Token,
     Transport,

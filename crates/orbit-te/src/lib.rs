@@ -66,7 +66,10 @@ mod engine;
 mod error;
 mod grants;
 mod guard;
+mod handover;
 mod list;
+#[cfg(all(test, any(orbit_loom, orbit_shuttle)))]
+mod model;
 mod notification;
 mod peer;
 mod pending;
@@ -83,6 +86,7 @@ mod shared;
 #[doc(hidden)]
 pub mod simulation;
 mod sleeper;
+mod sync;
 mod transfer;
 mod worker;
 mod world;

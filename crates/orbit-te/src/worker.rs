@@ -11,22 +11,19 @@ use crate::config::Config;
 use crate::core::{Command, Core};
 use crate::error::Error;
 use crate::guard;
+use crate::handover::{FOREVER, Handover};
 use crate::retention::Retention;
 use crate::sleeper::Sleeper;
+use crate::sync::MutexGuard;
 use crate::transfer::TransferState;
-use crossbeam_queue::ArrayQueue;
 use orbit_te_transport::{Arm, Capabilities, Transport, TransportError};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// The worker's thread is not asleep.
-const AWAKE: u64 = 0;
-/// The worker's thread sleeps until it is kicked.
-const FOREVER: u64 = u64::MAX;
 /// How long a displaced worker's thread sleeps before it looks whether it is needed.
 const DISPLACED_TICK: Duration = Duration::from_millis(10);
 /// Looks without a driving caller after which the worker's thread takes its place again.
@@ -45,23 +42,19 @@ const DRIVER_NAP: Duration = Duration::from_millis(50);
 
 pub(crate) struct Worker {
     capabilities: Capabilities,
-    core: Mutex<Core>,
-    ring: ArrayQueue<Command>,
+    handover: Handover<Core, Command>,
     sleeper: Sleeper,
     spin: Duration,
     /// Callers who drive or wait for their turn.
     drivers: AtomicUsize,
     /// Counts how often callers took the core.
     drives: AtomicU64,
-    /// When the worker's thread wakes by itself, in nanoseconds since `epoch`; `AWAKE` or `FOREVER`.
-    asleep_until: AtomicU64,
+    /// The begin of the clock in nanoseconds.
     epoch: Instant,
     /// When a caller last stopped driving, in nanoseconds since `epoch`.
     driven_at: AtomicU64,
     /// Whether a caller naps in the sleeper: one at most, who is woken by its bell when another thread ends its transfer.
     napping: AtomicBool,
-    /// When that caller gets up by itself, in nanoseconds since `epoch`; `AWAKE` when none naps.
-    nap_until: AtomicU64,
     /// Callers who wait while another thread drives; the one who leaves wakes the first.
     parked: Mutex<VecDeque<Thread>>,
     away: Mutex<bool>,
@@ -104,18 +97,15 @@ impl Worker {
         }
         Ok(Arc::new(Worker {
             capabilities: transport.capabilities(),
-            core: Mutex::new(Core::new(transport)),
             // Room for every transfer that the engine admits, a cancel of each, and for links.
-            ring: ArrayQueue::new(2 * config.queued_transfers.max(8)),
+            handover: Handover::new(Core::new(transport), 2 * config.queued_transfers.max(8)),
             sleeper,
             spin: Duration::from_micros(config.spin_us),
             drivers: AtomicUsize::new(0),
             drives: AtomicU64::new(0),
-            asleep_until: AtomicU64::new(AWAKE),
             epoch: clock::now(),
             driven_at: AtomicU64::new(0),
             napping: AtomicBool::new(false),
-            nap_until: AtomicU64::new(AWAKE),
             parked: Mutex::new(VecDeque::new()),
             away: Mutex::new(false),
             is_away: AtomicBool::new(false),
@@ -127,12 +117,10 @@ impl Worker {
 
     /// Takes a command, begins with it on the calling thread if the core is free, and gives it back when the ring is full.
     pub(crate) fn submit(&self, command: Command) -> Result<(), Command> {
-        self.ring.push(command)?;
-        // Whoever holds the core looks at the ring after letting go of it; the fence pairs with the one before that look.
-        fence(Ordering::SeqCst);
+        let core = self.handover.push(command)?;
         let now = clock::now();
-        if let Some(mut core) = self.core.try_lock() {
-            self.guarded(&mut core, true, |core| core.feed(&self.ring, now));
+        if let Some(mut core) = core {
+            self.guarded(&mut core, true, |core| core.feed(self.handover.ring(), now));
             self.let_go(core);
         }
         // A caller in the middle of many waits will be back at once; otherwise the worker's thread is called for this.
@@ -184,19 +172,20 @@ impl Worker {
         }
         self.drivers.fetch_add(1, Ordering::AcqRel);
         let mut now = clock::now();
-        let mut slept = false;
+        let mut napped = false;
         while !enough() && now < until {
-            match self.core.try_lock() {
+            match self.handover.core().try_lock() {
                 Some(core) => {
                     let wake = self.spin(core, until, enough);
-                    slept = false;
+                    napped = false;
                     // A stopped worker's thread closes the core; nothing else is to be done here.
                     if enough() || self.stop.load(Ordering::Acquire) {
                     } else if self.napping.swap(true, Ordering::SeqCst) {
                         self.wait_for_turn(tell_me, until);
                     } else {
                         let nap = now + DRIVER_NAP;
-                        slept = self.nap(wake.map_or(until, |w| w.min(until)).min(nap), enough);
+                        self.nap(wake.map_or(until, |w| w.min(until)).min(nap), enough);
+                        napped = true;
                         self.end_nap();
                     }
                 }
@@ -204,9 +193,10 @@ impl Worker {
             }
             now = clock::now();
         }
-        if slept {
-            // The kick that ended the sleep may have been meant for the worker's own thread: it is given on.
-            if let Some(core) = self.core.try_lock() {
+        if napped {
+            // The kick that ended the nap may have been meant for the worker's own thread: it is given on. And who pushed while
+            // this thread looked at the core before its nap relies on a look at the ring that somebody acts on.
+            if let Some(core) = self.handover.core().try_lock() {
                 self.let_go(core);
             }
         }
@@ -228,7 +218,7 @@ impl Worker {
         let mut now = clock::now();
         let mut quiet_since = now;
         while !enough() && now < until {
-            if self.guarded(&mut core, true, |core| core.step(&self.ring, now)) {
+            if self.guarded(&mut core, true, |core| core.step(self.handover.ring(), now)) {
                 quiet_since = now;
                 // Without the core, whoever took it meanwhile has also taken over what there is to do.
                 core = self.tell_ended(core)?;
@@ -255,7 +245,7 @@ impl Worker {
         // Pairs with the fence of a caller who is about to nap.
         fence(Ordering::SeqCst);
         self.ring_napper();
-        let mut core = self.core.try_lock()?;
+        let mut core = self.handover.core().try_lock()?;
         if !core.has_ended() {
             // Gives the list its memory back, so that the next ones allocate nothing.
             core.swap_ended(&mut told);
@@ -276,7 +266,7 @@ impl Worker {
 
     /// Gets up. A bell that was rung meanwhile is silenced, and rung again if somebody else naps by now.
     fn end_nap(&self) {
-        self.nap_until.store(AWAKE, Ordering::SeqCst);
+        self.handover.end_nap();
         self.napping.store(false, Ordering::SeqCst);
         self.sleeper.hush();
         self.ring_napper();
@@ -291,52 +281,31 @@ impl Worker {
             if core.has_ended() {
                 continue;
             }
-            drop(core);
-            fence(Ordering::SeqCst);
             let wake_ns = wake.map_or(FOREVER, |at| self.since_epoch(at));
-            if wake_ns < self.asleep_until.load(Ordering::SeqCst) {
-                self.sleeper.kick();
-            }
-            // The worker's thread may be away while a caller naps: then it is for the caller to get up in time.
-            if wake_ns < self.nap_until.load(Ordering::SeqCst) {
-                self.ring_napper();
-            }
-            // Who pushed while the core was held relies on this look.
-            if self.ring.is_empty() {
-                return wake;
-            }
-            match self.core.try_lock() {
+            match self.handover.part(core, wake_ns, || self.sleeper.kick(), || self.ring_napper()) {
                 Some(again) => core = again,
                 None => return wake,
             }
-            self.guarded(&mut core, true, |core| core.feed(&self.ring, clock::now()));
+            self.guarded(&mut core, true, |core| core.feed(self.handover.ring(), clock::now()));
         }
     }
 
-    /// Sleeps in the event queue as the one who naps; whether it did.
-    fn nap(&self, until: Instant, enough: &dyn Fn() -> bool) -> bool {
-        self.nap_until.store(self.since_epoch(until), Ordering::SeqCst);
-        // Who ends what is waited for after this look sees that somebody naps, and rings.
-        fence(Ordering::SeqCst);
-        let mut until = until;
-        // Who let go of the core between this thread's last look and the line above did not know of the nap, and rang nobody for
-        // what the transport wants sooner.
-        if let Some(mut core) = self.core.try_lock() {
+    /// Sleeps in the event queue as the one who naps, unless there is something to do.
+    fn nap(&self, mut until: Instant, enough: &dyn Fn() -> bool) {
+        let mut core = self.handover.begin_nap(self.since_epoch(until));
+        if let Some(core) = &mut core {
             let now = clock::now();
-            let wake = self.guarded(&mut core, Some(now), |core| core.next_look(now));
+            let wake = self.guarded(core, Some(now), |core| core.next_look(now));
             until = wake.map_or(until, |wake| wake.min(until));
             if core.has_ended() {
-                // It has failed just now; this thread tells, at its next step.
-                return false;
+                // It has failed just now; this thread tells, when it lets go.
+                return;
             }
-            drop(core);
-            fence(Ordering::SeqCst);
         }
-        if enough() || !self.ring.is_empty() {
-            return false;
+        // Who ends what is waited for after this look sees that somebody naps, and rings.
+        if self.handover.may_nap(core) && !enough() {
+            self.sleeper.sleep(Some(until));
         }
-        self.sleeper.sleep(Some(until));
-        true
     }
 
     /// Calls the core. A panic in it is the transport's: what its transfers hold is kept, they end, and whoever called goes on with
@@ -370,14 +339,16 @@ impl Worker {
                 self.keep_away();
                 continue;
             }
-            let Some(mut core) = self.core.try_lock_for(Duration::from_micros(50)) else {
+            let Some(mut core) = self.handover.core().try_lock_for(Duration::from_micros(50)) else {
                 self.keep_away();
                 continue;
             };
             let mut now = clock::now();
             let mut quiet_since = now;
             loop {
-                if self.guarded(&mut core, true, |core| core.step(&self.ring, now)) || core.has_ended() {
+                if self.guarded(&mut core, true, |core| core.step(self.handover.ring(), now))
+                    || core.has_ended()
+                {
                     quiet_since = now;
                     match self.tell_ended(core) {
                         Some(again) => core = again,
@@ -396,14 +367,11 @@ impl Worker {
             let Arm::Sleep { until, .. } = self.guarded(&mut core, Arm::Ready, |core| core.arm(now)) else {
                 continue;
             };
-            self.asleep_until.store(until.map_or(FOREVER, |at| self.since_epoch(at)), Ordering::SeqCst);
-            drop(core);
-            fence(Ordering::SeqCst);
-            // A command that came before the line above finds this thread awake here; a later one kicks.
-            if self.ring.is_empty() && !self.stop.load(Ordering::Acquire) {
+            let wake_ns = until.map_or(FOREVER, |at| self.since_epoch(at));
+            if self.handover.may_sleep(core, wake_ns) && !self.stop.load(Ordering::Acquire) {
                 self.sleeper.sleep(until);
             }
-            self.asleep_until.store(AWAKE, Ordering::SeqCst);
+            self.handover.awake();
         }
         self.finish();
     }
@@ -429,22 +397,25 @@ impl Worker {
     /// under way, so that these end as fenced.
     fn finish(&self) {
         let close_at = clock::now() + FENCE_LIMIT;
-        self.guarded(&mut self.core.lock(), (), |core| core.give_all_up(&self.ring, clock::now()));
+        self.guarded(&mut self.handover.core().lock(), (), |core| {
+            core.give_all_up(self.handover.ring(), clock::now())
+        });
         let mut closed = false;
         loop {
-            let mut core = self.core.lock();
+            let mut core = self.handover.core().lock();
             let now = clock::now();
-            let any =
-                self.guarded(&mut core, true, |core| core.feed(&self.ring, now) | core.step(&self.ring, now));
+            let any = self.guarded(&mut core, true, |core| {
+                core.feed(self.handover.ring(), now) | core.step(self.handover.ring(), now)
+            });
             let Some(mut core) = self.tell_ended(core) else { continue };
             if !closed && (core.is_idle() || now >= close_at) {
                 closed = true;
-                self.guarded(&mut core, (), |core| core.close(&self.ring, now));
-            } else if core.is_idle() && self.ring.is_empty() {
+                self.guarded(&mut core, (), |core| core.close(self.handover.ring(), now));
+            } else if core.is_idle() && self.handover.ring().is_empty() {
                 drop(core);
                 fence(Ordering::SeqCst);
                 // Who pushed while the core was held relies on this look.
-                if self.ring.is_empty() {
+                if self.handover.ring().is_empty() {
                     return;
                 }
                 continue;
@@ -461,8 +432,8 @@ impl Worker {
     /// One step on the calling thread, as the worker's own takes them; whether anything happened, and when to step again.
     #[cfg(feature = "simulation")]
     pub(crate) fn step(&self) -> (bool, Option<Instant>) {
-        let mut core = self.core.lock();
-        let any = core.step(&self.ring, clock::now());
+        let mut core = self.handover.core().lock();
+        let any = core.step(self.handover.ring(), clock::now());
         let wake = match self.tell_ended(core) {
             Some(core) => self.let_go(core),
             None => Some(clock::now()),
@@ -472,16 +443,16 @@ impl Worker {
 
     #[cfg(feature = "simulation")]
     pub(crate) fn close(&self) {
-        self.core.lock().close(&self.ring, clock::now());
+        self.handover.core().lock().close(self.handover.ring(), clock::now());
     }
 
     #[cfg(feature = "simulation")]
     pub(crate) fn is_idle(&self) -> bool {
-        self.core.lock().is_idle() && self.ring.is_empty()
+        self.handover.core().lock().is_idle() && self.handover.ring().is_empty()
     }
 
     fn since_epoch(&self, at: Instant) -> u64 {
-        // Never `AWAKE`: a time in the past is as good as the first nanosecond.
+        // Never zero, which stands for a thread that is awake: a time in the past is as good as the first nanosecond.
         (at.saturating_duration_since(self.epoch).as_nanos() as u64).clamp(1, FOREVER - 1)
     }
 }

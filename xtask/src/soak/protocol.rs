@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The part of a target's memory that it fills and peers read.
 pub(super) const READ_BYTES: u64 = 4 << 20;
 /// What one write covers at the most.
-pub(super) const SLOT_BYTES: u64 = 256 << 10;
+pub(super) const SLOT_BYTES: u64 = 128 << 10;
 /// The answer of a target to one write: exposure, number of the write, verdict, check.
 pub(super) const VERDICT_BYTES: u64 = 32;
 /// Drivers, at the most.

@@ -6,7 +6,7 @@ use super::{Plant, driver, netns, target};
 use anyhow::Context;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use orbit_te::{Backing, Config, HostBuffer};
+use orbit_te::{Backing, Config, HostBuffer, HostOptions};
 use parking_lot::Mutex;
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
@@ -114,7 +114,10 @@ pub(super) struct Backings(Vec<Weak<Backing>>);
 
 impl Backings {
     pub(super) fn make(&mut self, bytes: u64) -> anyhow::Result<Arc<Backing>> {
-        let backing = Arc::new(HostBuffer::new(usize::try_from(bytes)?)?.into_backing());
+        // Resident from the beginning, so that growth is growth.
+        let options = HostOptions { prefault_threads: 1, ..HostOptions::default() };
+        let buffer = HostBuffer::with_options(usize::try_from(bytes)?, options)?;
+        let backing = Arc::new(buffer.into_backing());
         self.0.push(Arc::downgrade(&backing));
         Ok(backing)
     }

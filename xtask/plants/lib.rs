@@ -1,0 +1,1 @@
+//! Nothing: the plants are the examples.

@@ -1,0 +1,209 @@
+//! Compilers from Debian's archive, unpacked into the user's cache folder beside the system and not installed into it. Rule: a
+//! folder appears whole or not at all, and one that works is used again.
+
+use crate::process::{answers, capture, program, succeed};
+use crate::tools::cache_dir;
+use anyhow::Context;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Packages that are unpacked together.
+pub(crate) struct Bundle<'a> {
+    /// What it is, for the line that announces it.
+    pub(crate) what: String,
+    /// How much is fetched and unpacked, for the same line.
+    pub(crate) size: &'static str,
+    /// Packages with their exact versions, `NAME=VERSION`.
+    pub(crate) packages: Vec<String>,
+    /// Whether what was unpacked into a folder works.
+    pub(crate) works: &'a dyn Fn(&Path) -> anyhow::Result<()>,
+}
+
+/// Downloads a bundle, with those libraries it needs that are not installed, and unpacks it into `root`.
+pub(crate) fn unpack(bundle: &Bundle<'_>, root: &Path) -> anyhow::Result<()> {
+    let part = root.with_extension(format!("part-{}", std::process::id()));
+    println!("{} is not here: unpacking Debian's packages of it into {}", bundle.what, root.display());
+    println!("({}; nothing is installed)", bundle.size);
+    std::fs::create_dir_all(&part)?;
+    let done = fill(&part, bundle).and_then(|()| {
+        if root.exists() {
+            std::fs::remove_dir_all(root)?;
+        }
+        std::fs::rename(&part, root).context("the unpacked folder could not be put in its place")
+    });
+    if done.is_err() {
+        // The first error is the one worth telling.
+        std::fs::remove_dir_all(&part).ok();
+    }
+    done
+}
+
+fn fill(part: &Path, bundle: &Bundle<'_>) -> anyhow::Result<()> {
+    let mut packages = bundle.packages.clone();
+    let plan = capture(
+        program("apt-get")
+            .args(["install", "--simulate", "--yes", "--allow-downgrades", "--no-install-recommends"])
+            .args(&packages),
+    )?;
+    packages.extend(missing_libraries(&plan, &packages));
+    let debs = part.join("packages");
+    std::fs::create_dir_all(&debs)?;
+    let mut download = program("apt-get");
+    download.args(["download", "-q", "-o", "APT::Sandbox::User=root"]).args(&packages).current_dir(&debs);
+    succeed(&mut download)?;
+    for entry in std::fs::read_dir(&debs)? {
+        succeed(program("dpkg").arg("-x").arg(entry?.path()).arg(part))?;
+    }
+    std::fs::remove_dir_all(&debs)?;
+    (bundle.works)(part)
+}
+
+/// The archive's exact version of a package, of the releases that begin so.
+pub(crate) fn version_of(package: &str, begins: &str) -> anyhow::Result<String> {
+    if !answers(program("apt-get").arg("--version")) || !answers(program("dpkg").arg("--version")) {
+        anyhow::bail!("this is no Debian to take it from");
+    }
+    let look = || {
+        let list = capture(program("apt-cache").args(["madison", package]))?;
+        anyhow::Ok(version_in(&list, begins))
+    };
+    if let Some(version) = look()? {
+        return Ok(version);
+    }
+    let uid = capture(program("id").arg("-u"))?;
+    anyhow::ensure!(
+        uid.trim() == "0",
+        "apt's lists name no {package} {begins} (`apt-get update` as root may bring it)"
+    );
+    println!("apt's lists name no {package} {begins}: refreshing them with `apt-get update`");
+    // A list that can't be fetched is no reason to stop: the others may name it.
+    if let Err(error) = succeed(program("apt-get").args(["update", "-q"])) {
+        println!("{error}");
+    }
+    look()?.with_context(|| format!("the archive has no {package} {begins}"))
+}
+
+/// The version in a table as `apt-cache madison` prints it.
+fn version_in(list: &str, begins: &str) -> Option<String> {
+    let versions = list.lines().filter_map(|line| line.split('|').nth(1)).map(str::trim);
+    let mut matching = versions.filter(|version| version.starts_with(&format!("{begins}.")));
+    matching.next().map(str::to_string)
+}
+
+/// From apt's plan for an installation, the libraries that it would install beside the packages asked for. The C library
+/// is the system's in any case.
+fn missing_libraries(plan: &str, asked: &[String]) -> Vec<String> {
+    let planned = plan.lines().filter_map(|line| line.strip_prefix("Inst "));
+    let named = |name: &str| asked.iter().any(|asked| asked.split('=').next() == Some(name));
+    planned
+        .filter_map(|rest| {
+            let name = rest.split_whitespace().next()?;
+            let version = rest.split_once('(')?.1.split_whitespace().next()?;
+            let wanted = name.starts_with("lib") && name != "libc6" && !named(name);
+            wanted.then(|| format!("{name}={version}"))
+        })
+        .collect()
+}
+
+/// The folders of shared libraries in an unpacked tree, as the dynamic linker wants them.
+pub(crate) fn libraries_in(root: &Path) -> OsString {
+    let mut folders = Vec::new();
+    for base in [root.join("usr").join("lib"), root.join("lib")] {
+        // A base that is not there has no libraries.
+        for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().contains("-linux-gnu") {
+                folders.push(entry.path());
+            }
+        }
+    }
+    std::env::join_paths(folders).unwrap_or_default()
+}
+
+/// The release of the compiler that comes with its standard library's sources.
+const REBUILDING: &str = "1.96";
+
+/// A compiler that can build its standard library anew, and a clang whose sanitizers fit it.
+pub(crate) struct Rebuilder {
+    root: PathBuf,
+}
+
+impl Rebuilder {
+    /// The compiler, unpacked now if it is not here; or the reason why it can't be had.
+    pub(crate) fn obtain() -> anyhow::Result<Result<Rebuilder, String>> {
+        let root = cache_dir()?.join(format!("rust-{REBUILDING}-and-sources"));
+        if works(&root).is_err() {
+            if let Err(why) = unpack_rebuilder(&root) {
+                return Ok(Err(format!("no compiler with its standard library's sources here: {why:#}")));
+            }
+        }
+        Ok(Ok(Rebuilder { root }))
+    }
+
+    /// A cargo that compiles with it, and the standard library too.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut cargo = program(self.root.join("usr").join("bin").join("cargo"));
+        cargo.env("RUSTC", rustc_in(&self.root)).env("LD_LIBRARY_PATH", libraries_in(&self.root));
+        // The compiler's unstable switches, which its sanitizers are.
+        cargo.env("RUSTC_BOOTSTRAP", "1").env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
+        cargo
+    }
+
+    pub(crate) fn clang(&self) -> PathBuf {
+        self.root.join("usr").join("lib").join("llvm-19").join("bin").join("clang")
+    }
+}
+
+fn unpack_rebuilder(root: &Path) -> anyhow::Result<()> {
+    let mut packages = Vec::new();
+    let library = format!("libstd-rust-web-{REBUILDING}");
+    for package in ["rustc-web", "cargo-web", "rust-web-src", "libstd-rust-web-dev", &library] {
+        packages.push(format!("{package}={}", version_of(package, REBUILDING)?));
+    }
+    for package in ["clang-19", "libclang-rt-19-dev"] {
+        packages.push(format!("{package}={}", version_of(package, "1:19")?));
+    }
+    let bundle = Bundle {
+        what: format!("Rust {REBUILDING} with its standard library's sources, and clang 19"),
+        size: "about 250 MB to fetch, 1.2 GB on disk, some minutes",
+        packages,
+        works: &works,
+    };
+    unpack(&bundle, root)
+}
+
+fn works(root: &Path) -> anyhow::Result<()> {
+    let mut rustc = program(rustc_in(root));
+    let said = capture(rustc.arg("--version").env("LD_LIBRARY_PATH", libraries_in(root)))?;
+    anyhow::ensure!(said.starts_with(&format!("rustc {REBUILDING}.")), "the unpacked compiler says `{said}`");
+    Ok(())
+}
+
+pub(crate) fn rustc_in(root: &Path) -> PathBuf {
+    root.join("usr").join("bin").join("rustc")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exact_version_comes_from_the_archives_table() {
+        let list = " rustc-web | 1.96.0+dfsg1-1 | http://archive security/main\n \
+                    rustc-web | 1.85.0+dfsg3-1~deb12u3 | http://archive main\n";
+        assert_eq!(version_in(list, "1.85").as_deref(), Some("1.85.0+dfsg3-1~deb12u3"));
+        assert_eq!(version_in(list, "1.8"), None);
+        assert_eq!(version_in("", "1.85"), None);
+    }
+
+    #[test]
+    fn libraries_that_are_not_installed_come_along() {
+        let plan = "NOTE: only a simulation\n\
+                    Inst libllvm19 (1:19.1.7-3 Debian:12 [amd64])\n\
+                    Inst libc6 [2.36-8] (2.36-9 Debian:12 [amd64])\n\
+                    Inst gcc (12.2 Debian:12 [amd64])\n\
+                    Inst libstd-rust-web-dev (1.85.0 Debian:12 [amd64])\n\
+                    Conf libllvm19 (1:19.1.7-3 Debian:12 [amd64])\n";
+        assert_eq!(missing_libraries(plan, &["libstd-rust-web-dev".to_string()]), ["libllvm19=1:19.1.7-3"]);
+    }
+}
