@@ -154,7 +154,8 @@ fn spawn(
     args: &[String],
     to: &Sender<Heard>,
 ) -> anyhow::Result<(Process, ChildStdin)> {
-    let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
+    // This very program, also when its file was replaced by a newer build meanwhile.
+    let mut command = Command::new("/proc/self/exe");
     command.arg("soak-worker").args(args).args(["--life", &life.to_string()]);
     let mut process =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("a worker process")?;

@@ -199,7 +199,7 @@ impl Target {
     /// Compares what was written, and says so where the writer reads it.
     fn look_at(&self, exposure: &Exposure, note: &Note, (slot, seed, length): (u64, u64, u64)) {
         let mut found = vec![0; length as usize];
-        if self.plant == Some(Plant::WrongByte) && note.number == 3 {
+        if self.plant == Some(Plant::WrongByte) && note.number % 3 == 0 {
             let _ = exposure.region.write_at(slot_at(slot) + length / 2, &[0xa5]);
             let _ = exposure.region.write_at(slot_at(slot) + length / 3, &[0x5a]);
         }
