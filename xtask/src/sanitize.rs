@@ -68,7 +68,14 @@ impl Tool {
                 let linker = format!("-Clinker={} -Clink-arg=-fsanitize=thread", clang.display());
                 cargo.env("RUSTFLAGS", format!("-Zsanitizer=thread -Zexternal-clangrt {linker}"));
                 let at = crate::process::root().join("xtask").join("tsan.supp");
-                cargo.env("TSAN_OPTIONS", format!("suppressions={}", at.display()));
+                cargo.env(
+                    "TSAN_OPTIONS",
+                    format!(
+                        "suppressions={} external_symbolizer_path={}",
+                        at.display(),
+                        rebuilder.symbolizer().display()
+                    ),
+                );
                 cargo
             }),
             Tool::Careful => Rebuilder::obtain()?.map(|rebuilder| {
