@@ -67,11 +67,12 @@ impl Tool {
                 let clang = rebuilder.clang();
                 let linker = format!("-Clinker={} -Clink-arg=-fsanitize=thread", clang.display());
                 cargo.env("RUSTFLAGS", format!("-Zsanitizer=thread -Zexternal-clangrt {linker}"));
+                // The longest history: a race whose earlier side is forgotten is not reported.
                 let at = crate::process::root().join("xtask").join("tsan.supp");
                 cargo.env(
                     "TSAN_OPTIONS",
                     format!(
-                        "suppressions={} external_symbolizer_path={}",
+                        "suppressions={} external_symbolizer_path={} history_size=7",
                         at.display(),
                         rebuilder.symbolizer().display()
                     ),
