@@ -1,6 +1,7 @@
 //! Two threads write the same place, and nothing orders them.
 
 use std::cell::UnsafeCell;
+use std::sync::Barrier;
 
 struct Shared(UnsafeCell<u64>);
 
@@ -15,11 +16,14 @@ impl Shared {
 }
 
 fn main() {
-    let shared = Shared(UnsafeCell::new(0));
+    let (shared, begin) = (Shared(UnsafeCell::new(0)), Barrier::new(2));
     std::thread::scope(|scope| {
         for thread in 0..2 {
-            let shared = &shared;
-            scope.spawn(move || (0..1000).for_each(|n| shared.write(n + thread)));
+            let (shared, begin) = (&shared, &begin);
+            scope.spawn(move || {
+                begin.wait();
+                shared.write(thread);
+            });
         }
     });
 }
