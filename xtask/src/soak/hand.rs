@@ -9,7 +9,7 @@ use super::protocol::{
 use super::tally::Tally;
 use super::worker::Backings;
 use orbit_te::{
-    Access, Backing, Batch, Engine, Error, OpErrorCode, Region, Segment, Transfer, TransferError,
+    Access, Backing, Batch, Engine, Error, Landed, Receipt, Region, Segment, Transfer, TransferError,
 };
 use parking_lot::Mutex;
 use std::fs::File;
@@ -208,10 +208,10 @@ impl Hand {
             pieces.push((at, from, length));
             at += length;
         }
-        let Some(result) = self.carry_out(target, batch, at, count, fate) else {
+        let Some(receipt) = self.carry_out(target, batch, at, count, fate) else {
             return self.guard(window);
         };
-        if result.is_err() {
+        if receipt.error.is_some() {
             return self.guard(window);
         }
         let mut found = vec![0; at as usize];
@@ -265,15 +265,15 @@ impl Hand {
         };
         let payload = serde_json::to_vec(&note).unwrap_or_default();
         batch.notify(&known.segment, "written", &payload);
-        let result = self.carry_out(target, batch, length, requests, fate);
-        let spoil = match result {
-            Some(Ok(())) => {
+        let spoil = match self.carry_out(target, batch, length, requests, fate) {
+            Some(receipt) if receipt.error.is_none() => {
                 if let Some(known) = self.known[target].as_mut() {
                     known.acknowledged = number;
                 }
                 !self.await_verdict(target, slot, number)
             }
-            Some(Err(error)) => may_still_land(&error, requests),
+            // With all bytes in place, the note may be under way, and its reader must find what it tells of.
+            Some(receipt) => !receipt.fenced || receipt.landed == Landed::Whole,
             None => true,
         };
         if let (true, Some(known)) = (spoil, self.known[target].as_mut()) {
@@ -296,7 +296,7 @@ impl Hand {
             let mut batch = Batch::new();
             batch.read(&segment, verdict_at(slot), &slice);
             match self.carry_out(target, batch, VERDICT_BYTES, 1, Fate::Wait) {
-                Some(Ok(())) => {}
+                Some(receipt) if receipt.error.is_none() => {}
                 _ => return false,
             }
             read = true;
@@ -355,7 +355,7 @@ impl Hand {
         bytes: u64,
         requests: u64,
         fate: Fate,
-    ) -> Option<Result<(), TransferError>> {
+    ) -> Option<Receipt> {
         let deadline = Duration::from_millis(self.random.between(100, 2500));
         batch.deadline(deadline);
         let transfer = match self.shared.engine.submit(batch) {
@@ -380,20 +380,20 @@ impl Hand {
             }
             Fate::Retire => self.retire_local(),
         }
-        Some(self.ended(transfer, deadline, bytes, requests)?.map(drop))
+        self.ended(&transfer, deadline, bytes, requests)
     }
 
     fn ended(
         &mut self,
-        transfer: Transfer,
+        transfer: &Transfer,
         deadline: Duration,
         bytes: u64,
         requests: u64,
-    ) -> Option<Result<u64, TransferError>> {
+    ) -> Option<Receipt> {
         let limit = if self.impatient { Duration::ZERO } else { deadline + BOUND };
-        let ended = transfer.wait_for(limit);
+        let ended = transfer.wait_for(limit).and_then(|_| transfer.receipt());
         let mut tally = self.shared.tally.lock();
-        let Some(result) = ended else {
+        let Some(receipt) = ended else {
             tally.hang(format!("a transfer has not ended {BOUND:?} after its deadline of {deadline:?}"));
             drop(tally);
             self.impatient = false;
@@ -403,20 +403,17 @@ impl Hand {
         };
         tally.transfers += 1;
         tally.requests += requests;
-        match result {
-            Ok(receipt) => {
+        match &receipt.error {
+            None => {
                 tally.succeeded += 1;
                 tally.bytes += receipt.bytes;
                 if (receipt.bytes, receipt.requests as u64) != (bytes, requests) {
                     tally.wrong_bytes(format!("a receipt of {receipt:?} for {bytes} bytes"));
                 }
-                Some(Ok(receipt.bytes))
             }
-            Err(error) => {
-                *tally.failed.entry(kind(&error)).or_default() += 1;
-                Some(Err(error))
-            }
+            Some(error) => *tally.failed.entry(kind(error)).or_default() += 1,
         }
+        Some(receipt)
     }
 
     /// Waits until nothing touches our memory; a dropped transfer has ended then.
@@ -514,19 +511,6 @@ impl Hand {
             Some(Plant::Hang) => self.impatient = true,
             _ => {}
         }
-    }
-}
-
-/// Whether bytes of a failed write may land later. Of a batch only the first error is known.
-fn may_still_land(error: &TransferError, requests: u64) -> bool {
-    match error {
-        TransferError::Deadline { fenced, .. } | TransferError::Cancelled { fenced, .. } => !fenced,
-        TransferError::Request { error, .. } => {
-            requests > 1
-                || matches!(error.code, OpErrorCode::CancelledUnfenced | OpErrorCode::LinkBrokenUnfenced)
-        }
-        // The bytes are in place; whether the note is under way is not known.
-        _ => true,
     }
 }
 
