@@ -205,6 +205,7 @@ fn frames() {
         offset: 0,
         length: 1,
         payload_crc: 0,
+        trailer: false,
     };
     let check = |at: usize, byte: u8, want: WireError| {
         let mut bytes = read.encode();

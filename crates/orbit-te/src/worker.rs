@@ -70,6 +70,8 @@ pub(crate) struct Worker {
     called: Condvar,
     stop: AtomicBool,
     retention: Arc<Retention>,
+    /// Requests whose bytes came damaged.
+    damaged: Arc<AtomicU64>,
 }
 
 impl Worker {
@@ -87,6 +89,11 @@ impl Worker {
         Ok((worker, thread))
     }
 
+    /// How many requests came damaged.
+    pub(crate) fn damaged(&self) -> u64 {
+        self.damaged.load(Ordering::Relaxed)
+    }
+
     /// What its transport can do.
     pub(crate) fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -102,9 +109,10 @@ impl Worker {
         if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(clock::now()) {
             sleeper.watch(fd).map_err(io("watching a transport"))?;
         }
+        let damaged = Arc::new(AtomicU64::new(0));
         Ok(Arc::new(Worker {
             capabilities: transport.capabilities(),
-            core: Mutex::new(Core::new(transport)),
+            core: Mutex::new(Core::new(transport, damaged.clone())),
             // Room for every transfer that the engine admits, a cancel of each, and for links.
             ring: ArrayQueue::new(2 * config.queued_transfers.max(8)),
             sleeper,
@@ -122,6 +130,7 @@ impl Worker {
             called: Condvar::new(),
             stop: AtomicBool::new(false),
             retention,
+            damaged,
         }))
     }
 

@@ -3,7 +3,7 @@
 use orbit_te_memory::{Access, Backing, Domain, HostBuffer, Lease, LocalKey, Region, Registry};
 use orbit_te_tcp::{Identity, TcpAddress, TcpConfig, TcpDomain, TcpTransport};
 use orbit_te_transport::{
-    Arm, Completion, Event, LinkId, Op, OpKind, Priority, Progress, RemoteSpan, Token, Transport,
+    Arm, Completion, Event, LinkId, Op, OpKind, Priority, Progress, RemoteSpan, Token, Transport, Verify,
 };
 use orbit_te_wire::{PeerId, SessionId, TransportKey};
 use std::collections::HashMap;
@@ -19,6 +19,8 @@ pub struct Initiator {
     pub done: HashMap<u64, Completion>,
     pub events: Vec<Event>,
     next: u64,
+    /// Whether ops are verified.
+    pub verify: Verify,
 }
 
 impl Initiator {
@@ -26,7 +28,7 @@ impl Initiator {
         let registry = Registry::new();
         let transport = TcpTransport::new(config, Identity::random().unwrap(), &registry).unwrap();
         let (flying, done) = (HashMap::new(), HashMap::new());
-        Initiator { transport, registry, flying, done, events: Vec::new(), next: 0 }
+        Initiator { transport, registry, flying, done, events: Vec::new(), next: 0, verify: Verify::Off }
     }
 
     pub fn connect(&mut self, peer: PeerId, at: SocketAddr, session: SessionId) -> LinkId {
@@ -56,6 +58,7 @@ impl Initiator {
             pieces: None,
             token: Token(token),
             priority: Priority::Normal,
+            verify: self.verify,
         };
         self.flying.insert(token, local.lease().unwrap());
         // SAFETY: the span is all of a region whose lease is kept until the completion; tokens are counted up.
