@@ -164,13 +164,13 @@ macro_rules! conformance_tests {
             good_lists_beside_refused_ones,
             list_is_found_by_a_following_read,
             lists_are_let_go,
+            cancel_in_the_middle_of_lists,
+            broken_link_in_lists,
             verified_sizes_round_trip,
             verified_beside_plain,
             verified_lists_round_trip,
             verified_are_refused,
             verified_are_cancelled,
-            cancel_in_the_middle_of_lists,
-            broken_link_in_lists,
         }
     };
     (@tests $make:path; $($row:ident,)*) => {
