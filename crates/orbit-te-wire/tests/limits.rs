@@ -216,8 +216,11 @@ fn frames() {
     };
     check(0, b'X', WireError::Unknown { what: "frame magic", value: 0x5458 });
     check(2, 0, WireError::Unknown { what: "frame op", value: 0 });
-    check(2, 7, WireError::Unknown { what: "frame op", value: 7 });
-    check(3, 1, WireError::Unknown { what: "frame flags", value: 1 });
+    check(2, 9, WireError::Unknown { what: "frame op", value: 9 });
+    check(3, 2, WireError::Unknown { what: "frame flags", value: 2 });
+    let done = Frame { op: FrameOp::WriteDone, trailer: true, ..read };
+    let why = "a frame without a payload says that it has a trailer";
+    assert_eq!(Frame::decode(&done.encode()), Err(WireError::Invalid { what: why }));
     check(4, 11, WireError::Unknown { what: "frame status", value: 11 });
     check(5, 1, WireError::Unknown { what: "frame status", value: 256 });
     check(4, 1, WireError::Invalid { what: "a request carries a status" });
