@@ -40,3 +40,4 @@ pub use orbit_te_wire::{Access, Generation, MemoryKind, RegionId};
 pub use region::{Region, Slice, WeakRegion};
 pub use registration::{Registered, Registration, RegistrationError};
 pub use registry::{AdmitError, RegionTable, Registry, Request};
+pub use sys::copy_out;

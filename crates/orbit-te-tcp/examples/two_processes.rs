@@ -6,7 +6,7 @@
 
 use orbit_te_memory::{Access, Domain, HostBuffer, LocalSpan, Region, Registry};
 use orbit_te_tcp::{Identity, Incoming, Listener, TcpAddress, TcpConfig, TcpDomain, TcpTransport};
-use orbit_te_transport::{Arm, LinkId, Op, OpKind, Priority, Progress, RemoteSpan, Token, Transport};
+use orbit_te_transport::{Arm, LinkId, Op, OpKind, Priority, Progress, RemoteSpan, Token, Transport, Verify};
 use orbit_te_wire::{SegmentToken, SessionId, TransportKey};
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -116,7 +116,16 @@ fn run(
     let key = domain.register(region)?;
     let lease = region.lease()?;
     let local: LocalSpan = region.whole().span(key);
-    let op = Op { kind, link, local, remote, pieces: None, token: Token(1), priority: Priority::Normal };
+    let op = Op {
+        kind,
+        link,
+        local,
+        remote,
+        pieces: None,
+        token: Token(1),
+        priority: Priority::Normal,
+        verify: Verify::Off,
+    };
     let started = Instant::now();
     // SAFETY: the span is of a live region whose lease is held until the completion below, and no other op has its token.
     let taken = unsafe { transport.submit(&[op], started) };

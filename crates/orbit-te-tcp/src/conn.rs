@@ -4,11 +4,14 @@
 #![allow(unsafe_code)]
 
 use crate::body::{Body, Cursor, Table, new_table};
+use crate::checksum::{CHECKED_CALL_BYTES, Check, Sum, Verdict};
+use crate::error::ConnError;
 use crate::net::{IoRange, Stream};
+use crate::outbox::{MAX_CALL_BYTES, Outgoing};
 use orbit_te_memory::Lease;
-use orbit_te_transport::Pieces;
+use orbit_te_transport::{Pieces, Verify};
 use orbit_te_wire::limits::MAX_PIECES;
-use orbit_te_wire::{FRAME_BYTES, Frame, PIECE_BYTES, WireError};
+use orbit_te_wire::{FRAME_BYTES, Frame, PIECE_BYTES, TRAILER_BYTES};
 use std::collections::VecDeque;
 use std::io;
 
@@ -18,42 +21,9 @@ const MAX_RANGES: usize = 64;
 const MAX_LIST_RANGES: usize = 258;
 /// Answers to list reads that a lane keeps for a peer that does not take them, each with its table.
 pub(crate) const MAX_LIST_ANSWERS: usize = 4;
-/// Bytes in one system call, so that one lane does not hold the worker for long.
-const MAX_CALL_BYTES: usize = 1024 * 1024;
-
 /// Bytes of a large payload that gather before the receiver is woken: about one packet of the loopback interface, and a fraction
 /// of what a socket's buffer holds, so that the sender never waits for it.
 const LOW_WATER_BYTES: u64 = 64 * 1024;
-
-/// Why a lane ended.
-#[derive(Debug)]
-pub(crate) enum ConnError {
-    /// The peer closed it. `clean`: between two frames.
-    Closed {
-        clean: bool,
-    },
-    Io(io::Error),
-    Wire(WireError),
-    /// The peer sent a frame that has no place here.
-    Unexpected(&'static str),
-}
-
-impl From<ConnError> for orbit_te_transport::TransportError {
-    fn from(error: ConnError) -> Self {
-        let io = |source| orbit_te_transport::TransportError::Io { what: "a data lane".into(), source };
-        match error {
-            ConnError::Closed { clean: true } => {
-                io(io::Error::new(io::ErrorKind::ConnectionAborted, "the peer closed it"))
-            }
-            ConnError::Closed { clean: false } => {
-                io(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed it inside a frame"))
-            }
-            ConnError::Io(source) => io(source),
-            ConnError::Wire(error) => error.into(),
-            ConnError::Unexpected(what) => WireError::Invalid { what }.into(),
-        }
-    }
-}
 
 /// What [`Conn::receive`] found.
 #[derive(Debug)]
@@ -62,8 +32,8 @@ pub(crate) enum Received {
     Frame(Frame),
     /// The table that [`Conn::expect_table`] asked for is complete, and [`Conn::take_table`] gives it.
     Table,
-    /// The payload is complete, in place or discarded.
-    Payload,
+    /// The payload is complete, in place and looked at, or discarded.
+    Payload(Verdict),
     /// The kernel could not put the payload where it belongs. The rest of it is discarded; [`Received::Payload`] follows.
     Fault,
     /// Nothing more now.
@@ -82,6 +52,8 @@ enum Inbox {
         at: Cursor,
         length: u64,
         remaining: u64,
+        /// Where a trailer follows; it belongs to what is under way.
+        check: Option<Check>,
     },
     Discard {
         remaining: u64,
@@ -98,28 +70,6 @@ enum Short {
     Noted,
 }
 
-struct Outgoing {
-    header: [u8; FRAME_BYTES],
-    id: u64,
-    /// The table between header and payload: its address and its bytes.
-    table: (u64, u64),
-    body: Body,
-    length: u64,
-    /// Keeps the payload's region until the kernel has taken the bytes; the initiating side's ops have their own.
-    lease: Option<Lease>,
-}
-
-impl Outgoing {
-    fn bytes(&self) -> u64 {
-        FRAME_BYTES as u64 + self.table.1 + self.length
-    }
-
-    /// Whether it needs many ranges.
-    fn is_list(&self) -> bool {
-        !matches!(self.body, Body::One(_))
-    }
-}
-
 /// A connected, non-blocking stream and its frames.
 pub(crate) struct Conn<S> {
     stream: S,
@@ -132,6 +82,8 @@ pub(crate) struct Conn<S> {
     header: [u8; FRAME_BYTES],
     header_got: usize,
     inbox: Inbox,
+    /// Of the payload that is complete.
+    verdict: Verdict,
     outbox: VecDeque<Outgoing>,
     /// Tables that no list request uses now; they are used again.
     tables: Vec<Table>,
@@ -158,6 +110,7 @@ impl<S: Stream> Conn<S> {
             header: [0; FRAME_BYTES],
             header_got: 0,
             inbox: Inbox::Header,
+            verdict: Verdict::Good,
             outbox: VecDeque::with_capacity(frames),
             tables: Vec::new(),
             table: None,
@@ -205,26 +158,50 @@ impl<S: Stream> Conn<S> {
     }
 
     /// Queues a frame with the payload at this address, if `length` is not zero.
-    pub(crate) fn push(&mut self, frame: &Frame, address: u64, length: u64, lease: Option<Lease>) {
-        self.push_body(frame, (0, 0), Body::One(address), length, lease);
+    pub(crate) fn push(
+        &mut self,
+        frame: &Frame,
+        address: u64,
+        length: u64,
+        verify: Verify,
+        lease: Option<Lease>,
+    ) {
+        self.push_body(frame, (0, 0), Body::One(address), length, verify, lease);
     }
 
     /// Queues a list request: the pieces' table follows the header, and then so many bytes of the pieces.
-    pub(crate) fn push_list(&mut self, frame: &Frame, pieces: Pieces, length: u64) {
+    pub(crate) fn push_list(&mut self, frame: &Frame, pieces: Pieces, length: u64, verify: Verify) {
         let body = Body::Ours(pieces);
         let table = body.table().unwrap_or_default();
-        self.push_body(frame, table, body, length, None);
+        self.push_body(frame, table, body, length, verify, None);
     }
 
     /// Queues the answer to a list read: `length` bytes of the first `count` pieces of this table, in the region at `base`.
-    pub(crate) fn push_pieces(&mut self, frame: &Frame, body: Body, length: u64, lease: Lease) {
+    pub(crate) fn push_pieces(
+        &mut self,
+        frame: &Frame,
+        body: Body,
+        length: u64,
+        verify: Verify,
+        lease: Lease,
+    ) {
         self.list_answers += 1;
-        self.push_body(frame, (0, 0), body, length, Some(lease));
+        self.push_body(frame, (0, 0), body, length, verify, Some(lease));
     }
 
-    fn push_body(&mut self, frame: &Frame, table: (u64, u64), body: Body, length: u64, lease: Option<Lease>) {
+    fn push_body(
+        &mut self,
+        frame: &Frame,
+        table: (u64, u64),
+        body: Body,
+        length: u64,
+        verify: Verify,
+        lease: Option<Lease>,
+    ) {
+        let sum = Sum::new(verify).filter(|_| length > 0);
+        let trailer = [0; TRAILER_BYTES];
         let (header, id) = (frame.encode(), frame.id);
-        self.outbox.push_back(Outgoing { header, id, table, body, length, lease });
+        self.outbox.push_back(Outgoing { header, id, table, body, length, sum, trailer, lease });
     }
 
     /// The leases of what waits to be sent.
@@ -254,17 +231,23 @@ impl<S: Stream> Conn<S> {
     }
 
     /// Says where the payload of the frame just received goes.
-    pub(crate) fn expect_payload(&mut self, address: u64, length: u64) {
-        self.expect_body(Body::One(address), length);
+    pub(crate) fn expect_payload(&mut self, address: u64, length: u64, verify: Verify) {
+        self.expect_body(Body::One(address), length, verify);
     }
 
     /// As [`Conn::expect_payload`], for a payload in pieces.
-    pub(crate) fn expect_body(&mut self, body: Body, length: u64) {
+    pub(crate) fn expect_body(&mut self, body: Body, length: u64, verify: Verify) {
         debug_assert!(
             matches!(self.inbox, Inbox::Header) && length > 0,
             "one payload at a time, and not an empty one"
         );
-        self.inbox = Inbox::Payload { body, at: Cursor::default(), length, remaining: length };
+        self.inbox = Inbox::Payload {
+            body,
+            at: Cursor::default(),
+            length,
+            remaining: length,
+            check: Check::new(verify),
+        };
     }
 
     /// The frame just received is followed by a table of so many pieces; false when it can't be one.
@@ -298,10 +281,12 @@ impl<S: Stream> Conn<S> {
         }
     }
 
-    /// The payload of the frame just received, or the rest of the one under way, goes nowhere.
+    /// The payload and trailer of the frame just received, so many bytes, or the rest of what is under way, go nowhere.
     pub(crate) fn discard_payload(&mut self, length: u64) {
         let (remaining, body) = match std::mem::replace(&mut self.inbox, Inbox::Header) {
-            Inbox::Payload { remaining, body, .. } => (remaining, Some(body)),
+            Inbox::Payload { remaining, body, check, .. } => {
+                (remaining + check.map_or(0, |check| check.left_bytes()), Some(body))
+            }
             Inbox::Discard { remaining } => (remaining, None),
             Inbox::Header | Inbox::Table { .. } => (length, None),
         };
@@ -330,7 +315,7 @@ impl<S: Stream> Conn<S> {
     }
 
     fn flush_once(&mut self, ranges: &mut [IoRange]) -> Result<(), ConnError> {
-        let (used, offered) = self.gather(ranges);
+        let (used, offered) = self.gather(ranges).map_err(ConnError::Io)?;
         // SAFETY: headers are in the outbox, which does not change before the call returns; payloads are covered by
         // the entry's lease, or by the promise of `Transport::submit` for ops in flight.
         match unsafe { self.stream.send(&mut ranges[..used]) } {
@@ -368,42 +353,26 @@ impl<S: Stream> Conn<S> {
         self.writable |= !self.outbox.is_empty();
     }
 
-    fn gather(&self, ranges: &mut [IoRange]) -> (usize, usize) {
+    fn gather(&mut self, ranges: &mut [IoRange]) -> io::Result<(usize, usize)> {
         let mut used = 0;
         let mut offered = 0;
         let mut skip = self.front_sent;
         let mut at = self.front_at;
-        for out in &self.outbox {
-            // Room for a header, a table and a first piece.
-            if used + 3 > ranges.len() || offered >= MAX_CALL_BYTES {
+        for out in &mut self.outbox {
+            // Room for a header, a table, a first piece and a trailer.
+            let limit = out.call_bytes();
+            if used + 4 > ranges.len() || offered >= limit {
                 break;
             }
-            let head = FRAME_BYTES as u64;
-            if skip < head {
-                ranges[used] = IoRange::bytes(&out.header[skip as usize..]);
-                offered += ranges[used].len();
-                used += 1;
-            }
-            let (table, table_bytes) = out.table;
-            let table_skip = skip.saturating_sub(head).min(table_bytes);
-            if table_skip < table_bytes {
-                ranges[used] = IoRange::new(table + table_skip, (table_bytes - table_skip) as usize);
-                offered += ranges[used].len();
-                used += 1;
-            }
-            let left = out.length - skip.saturating_sub(head + table_bytes);
-            if left > 0 {
-                let most = left.min(MAX_CALL_BYTES as u64) as usize;
-                let (count, bytes) = at.ranges(&out.body, out.length, &mut ranges[used..], most);
-                used += count;
-                offered += bytes;
-                if (bytes as u64) < left {
-                    break;
-                }
+            let (count, bytes, whole) = out.offer(skip, at, &mut ranges[used..], limit - offered)?;
+            used += count;
+            offered += bytes;
+            if !whole {
+                break;
             }
             (skip, at) = (0, Cursor::default());
         }
-        (used, offered)
+        Ok((used, offered))
     }
 
     fn advance(&mut self, sent: u64) {
@@ -412,8 +381,8 @@ impl<S: Stream> Conn<S> {
             let (whole, before) = (front.bytes(), self.front_sent);
             let now = (before + sent).min(whole);
             if now < whole {
-                let ahead = FRAME_BYTES as u64 + front.table.1;
-                let payload = now.saturating_sub(ahead) - before.saturating_sub(ahead);
+                let behind = |bytes: u64| bytes.saturating_sub(front.ahead()).min(front.length);
+                let payload = behind(now) - behind(before);
                 self.front_at.advance(&front.body, front.length, payload);
                 self.front_sent = now;
                 return;
@@ -442,7 +411,7 @@ impl<S: Stream> Conn<S> {
             let got = if listed {
                 self.receive_once(&mut [IoRange::EMPTY; MAX_LIST_RANGES], scratch)
             } else {
-                self.receive_once(&mut [IoRange::EMPTY; 2], scratch)
+                self.receive_once(&mut [IoRange::EMPTY; 3], scratch)
             };
             let (got, asked) = match got {
                 Ok((0, _)) => {
@@ -468,7 +437,11 @@ impl<S: Stream> Conn<S> {
             let complete = self.consume(got as u64, wanted);
             self.set_low_water();
             if complete {
-                return Ok(if table { Received::Table } else { Received::Payload });
+                return Ok(if table {
+                    Received::Table
+                } else {
+                    Received::Payload(std::mem::replace(&mut self.verdict, Verdict::Good))
+                });
             }
         }
     }
@@ -491,12 +464,15 @@ impl<S: Stream> Conn<S> {
         }
     }
 
-    /// Bytes of payload that are wanted before the next header.
+    /// Bytes of payload and trailer that are wanted before the next header.
     fn wanted(&self) -> u64 {
-        match self.inbox {
+        match &self.inbox {
             Inbox::Header => 0,
             Inbox::Table { got, wanted } => (wanted - got) as u64,
-            Inbox::Payload { remaining, .. } | Inbox::Discard { remaining } => remaining,
+            Inbox::Payload { remaining, check, .. } => {
+                remaining + check.as_ref().map_or(0, Check::left_bytes)
+            }
+            Inbox::Discard { remaining } => *remaining,
         }
     }
 
@@ -506,20 +482,27 @@ impl<S: Stream> Conn<S> {
         let header = IoRange::bytes_mut(&mut self.header[self.header_got..]);
         // An entry is its bytes, in any state: the table is received as plain memory of ours.
         let table = self.table.as_mut().map_or(0, |t| t.as_mut_ptr() as u64);
-        let (mut used, mut bytes, all) = match &self.inbox {
+        let (mut used, mut bytes, all) = match &mut self.inbox {
             Inbox::Header => {
                 ranges[0] = header;
                 return (1, header.len());
             }
             Inbox::Table { got, wanted } => {
-                ranges[0] = IoRange::new(table + *got as u64, wanted - got);
-                return (1, wanted - got);
+                ranges[0] = IoRange::new(table + *got as u64, *wanted - *got);
+                return (1, *wanted - *got);
             }
-            Inbox::Payload { body, at, length, remaining } => {
-                let most = (*remaining).min(MAX_CALL_BYTES as u64) as usize;
-                let room = ranges.len() - 1;
-                let (used, bytes) = at.ranges(body, *length, &mut ranges[..room], most);
-                (used, bytes, bytes as u64 == *remaining)
+            Inbox::Payload { body, at, length, remaining, check } => {
+                let call = if check.is_some() { CHECKED_CALL_BYTES } else { MAX_CALL_BYTES };
+                let most = (*remaining).min(call as u64) as usize;
+                let room = ranges.len() - 2;
+                let (mut used, mut bytes) = at.ranges(body, *length, &mut ranges[..room], most);
+                let all = bytes as u64 == *remaining;
+                if let Some(check) = check.as_mut().filter(|_| all) {
+                    ranges[used] = IoRange::bytes_mut(check.left());
+                    bytes += ranges[used].len();
+                    used += 1;
+                }
+                (used, bytes, all)
             }
             Inbox::Discard { remaining } => {
                 let length = (*remaining).min(scratch.len() as u64) as usize;
@@ -541,6 +524,11 @@ impl<S: Stream> Conn<S> {
             self.header_got += got as usize;
             return false;
         }
+        if let Inbox::Payload { body, length, remaining, check: Some(check), .. } = &mut self.inbox {
+            let payload = got.min(*remaining);
+            check.landed(body, *length, *length - *remaining + payload, got - payload);
+            self.verdict = if got >= wanted { check.verdict() } else { Verdict::Good };
+        }
         if got >= wanted {
             self.header_got += (got - wanted) as usize;
             if let Inbox::Payload { body, .. } = std::mem::replace(&mut self.inbox, Inbox::Header) {
@@ -549,9 +537,10 @@ impl<S: Stream> Conn<S> {
             return true;
         }
         match &mut self.inbox {
-            Inbox::Payload { body, at, length, remaining } => {
-                at.advance(body, *length, got);
-                *remaining -= got;
+            Inbox::Payload { body, at, length, remaining, .. } => {
+                let payload = got.min(*remaining);
+                at.advance(body, *length, payload);
+                *remaining -= payload;
             }
             Inbox::Discard { remaining } => *remaining -= got,
             Inbox::Table { got: so_far, .. } => *so_far += got as usize,

@@ -4,19 +4,20 @@
 
 use crate::address::TRANSPORT;
 use crate::body::Body;
-use crate::conn::{Conn, ConnError, Received};
+use crate::conn::{Conn, Received};
+use crate::error::ConnError;
 use crate::lane::{Asked, Asking, Lane, Pending, Role};
 use crate::link::{FenceWait, LaneSlot, Place};
 use crate::net::{Net, Stream};
 use crate::opening::{Expect, OpeningReader};
 use crate::ops::OpSlot;
 use crate::transport::{TcpTransport, lands_here};
-use orbit_te_transport::{Event, OpError, OpErrorCode, OpKind, TransportError};
+use orbit_te_transport::{Event, OpError, OpErrorCode, OpKind, TransportError, Verify};
 use orbit_te_wire::negotiate;
 use orbit_te_wire::{
     AuthSlot, Features, Frame, FrameOp, Generation, Hello, HelloReply, RegionId, Role as HelloRole, Status,
 };
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::Instant;
 
 /// Frames handled on one lane before others get their turn.
@@ -169,9 +170,10 @@ impl<N: Net> TcpTransport<N> {
                     };
                     self.take_answer(&frame, &front, asking, &mut lane.conn)?;
                 }
-                Received::Payload => {
-                    if let Some(Pending { what: Asked::Part { op, length, .. }, .. }) = asking.pop() {
-                        self.part_done(op, length, None);
+                Received::Payload(verdict) => {
+                    if let Some(Pending { what: Asked::Part { op, length, address, .. }, .. }) = asking.pop()
+                    {
+                        self.payload_done(op, (address, length), verdict, asking);
                     }
                 }
                 Received::Table => {
@@ -201,16 +203,20 @@ impl<N: Net> TcpTransport<N> {
         conn: &mut Conn<N::Stream>,
     ) -> Result<(), ConnError> {
         let mut error = OpError::from_status(frame.status);
-        let pieces = match front.what {
-            Asked::Part { op, .. } => self.ops.get_mut(op).and_then(|state| state.op.pieces),
+        let asked = match front.what {
+            Asked::Part { op, .. } => self.ops.get_mut(op).map(|state| (state.op.pieces, state.op.verify)),
             _ => None,
         };
+        let (pieces, verify) = asked.unwrap_or_default();
         if let (Some(error), Some(pieces)) = (&mut error, pieces) {
             error.piece = u32::try_from(frame.offset).ok().filter(|at| (*at as usize) < pieces.len());
         }
         match (frame.op, front.what) {
-            (FrameOp::WriteDone, Asked::Part { op, kind: OpKind::Write, length, .. }) => {
+            (FrameOp::WriteDone, Asked::Part { op, kind: OpKind::Write, address, length }) => {
                 asking.pop();
+                if let Some(sums) = frame.sums() {
+                    error = Some(self.damaged(op, (address, length), sums, asking));
+                }
                 // The only refusals that come after the first byte.
                 if matches!(frame.status, Status::MemoryFault | Status::Checksum) {
                     self.touched(op);
@@ -223,8 +229,10 @@ impl<N: Net> TcpTransport<N> {
                     self.part_done(op, 0, error);
                 } else if frame.length != length {
                     return Err(ConnError::Unexpected("a read was answered with another length"));
+                } else if frame.trailer != verify.is_on() {
+                    return Err(ConnError::Unexpected("a trailer is missing, or was not asked for"));
                 } else {
-                    conn.expect_body(pieces.map_or(Body::One(address), Body::Ours), length);
+                    conn.expect_body(pieces.map_or(Body::One(address), Body::Ours), length, verify);
                 }
             }
             (FrameOp::WriteDone, Asked::Abandoned { kind: OpKind::Write, .. }) => {
@@ -236,7 +244,7 @@ impl<N: Net> TcpTransport<N> {
                 } else if frame.length != length {
                     return Err(ConnError::Unexpected("a read was answered with another length"));
                 } else {
-                    conn.discard_payload(length);
+                    conn.discard_payload(length + frame.trailer_bytes());
                 }
             }
             (FrameOp::FenceDone, Asked::Fence { number }) => {
@@ -249,13 +257,13 @@ impl<N: Net> TcpTransport<N> {
     }
 
     /// A part of an op that does not end well may have changed bytes at the side that was to receive it.
-    fn touched(&mut self, op: OpSlot) {
+    pub(crate) fn touched(&mut self, op: OpSlot) {
         if let Some(state) = self.ops.get_mut(op) {
             state.touched = true;
         }
     }
 
-    fn part_done(&mut self, op: OpSlot, landed: u64, error: Option<OpError>) {
+    pub(crate) fn part_done(&mut self, op: OpSlot, landed: u64, error: Option<OpError>) {
         let Some(state) = self.ops.get_mut(op) else { return };
         state.parts -= 1;
         state.landed += landed;
@@ -371,8 +379,9 @@ impl<N: Net> TcpTransport<N> {
                 offset: 0,
                 length: 0,
                 payload_crc: 0,
+                trailer: false,
             };
-            lane.conn.push(&frame, 0, 0, None);
+            lane.conn.push(&frame, 0, 0, Verify::Off, None);
             asking.push(id, Asked::Fence { number });
             self.next_request += 1;
         }
@@ -406,90 +415,5 @@ impl<N: Net> TcpTransport<N> {
             state.fences -= 1;
         }
         self.settle(op);
-    }
-
-    /// Gives an op up: what has not begun is taken back, a read's answers are thrown away, a write's are waited for a little.
-    pub(crate) fn cancel_op(&mut self, op: OpSlot, now: Instant) {
-        let grace = now + self.config.cancel_grace;
-        let Some(state) = self.ops.get_mut(op) else { return };
-        if state.cancel_by.is_some() {
-            return;
-        }
-        state.cancel_by = Some(grace);
-        // The rest of a list's table is still to be sent from the op's own memory: then the answer is waited for.
-        let listed = state.op.pieces.is_some();
-        let link = state.op.link.slot;
-        let lanes: Vec<LaneSlot> = self.link_mut(link).map(|l| l.open().collect()).unwrap_or_default();
-        let mut given_up = 0;
-        let mut touched = false;
-        for slot in lanes {
-            let Some(lane) = self.lanes.get_mut(slot) else { continue };
-            let Lane { conn, role: Role::Asking(asking), .. } = lane else { continue };
-            let mut withdrawn = Vec::new();
-            for (at, pending) in asking.pending.iter_mut().enumerate() {
-                let Asked::Part { op: of, kind, length, .. } = pending.what else { continue };
-                if of != op {
-                    continue;
-                }
-                if conn.withdraw(pending.id) {
-                    withdrawn.push(pending.id);
-                } else if kind == OpKind::Read && !(listed && conn.is_queued(pending.id)) {
-                    pending.what = Asked::Abandoned { kind, length };
-                    if at == 0 && conn.is_landing() {
-                        touched = true;
-                        conn.discard_payload(length);
-                    }
-                } else {
-                    continue;
-                }
-                given_up += 1;
-            }
-            let mut freed = 0;
-            asking.pending.retain(|p| {
-                let gone = withdrawn.contains(&p.id);
-                freed += if gone { p.what.length() } else { 0 };
-                !gone
-            });
-            asking.in_flight -= freed;
-        }
-        if let Some(state) = self.ops.get_mut(op) {
-            state.parts -= given_up;
-            state.touched |= touched;
-        }
-        self.fail_op(op, OpError::new(OpErrorCode::Cancelled));
-        self.wake_by(grace);
-        self.pump_later(link);
-    }
-
-    /// Breaks the lanes that have not answered a cancelled write in time.
-    pub(crate) fn cancel_timers(&mut self, now: Instant) {
-        let late = self.ops.find(|o| o.parts > 0 && o.cancel_by.is_some_and(|at| at <= now));
-        for slot in self.lanes_with(&late) {
-            if let Some(lane) = self.lanes.take(slot) {
-                let source =
-                    io::Error::new(io::ErrorKind::TimedOut, "a cancelled write was not answered in time");
-                self.lane_broke(slot, lane, TransportError::Io { what: "a data lane".into(), source }, now);
-            }
-        }
-        let mut next = None;
-        for op in self.ops.find(|o| o.parts > 0 && o.cancel_by.is_some()) {
-            next = self.ops.get_mut(op).and_then(|o| o.cancel_by).into_iter().chain(next).min();
-        }
-        if let Some(at) = next {
-            self.wake_by(at);
-        }
-    }
-
-    fn lanes_with(&self, ops: &[OpSlot]) -> Vec<LaneSlot> {
-        if ops.is_empty() {
-            return Vec::new();
-        }
-        let has = |asking: &Asking| {
-            asking.pending.iter().any(|p| matches!(p.what, Asked::Part { op, .. } if ops.contains(&op)))
-        };
-        let hit = |(slot, lane): (LaneSlot, &Lane<N::Stream>)| {
-            if let Role::Asking(asking) = &lane.role { has(asking).then_some(slot) } else { None }
-        };
-        self.lanes.iter().filter_map(hit).collect()
     }
 }

@@ -10,9 +10,12 @@
 
 pub mod address;
 mod body;
+mod cancelling;
+mod checksum;
 pub mod config;
 mod conn;
 pub mod domain;
+mod error;
 mod initiator;
 mod lane;
 mod link;
@@ -20,6 +23,7 @@ pub mod listener;
 pub mod net;
 mod opening;
 mod ops;
+mod outbox;
 mod pump;
 mod socket;
 mod sys;

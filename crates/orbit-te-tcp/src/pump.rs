@@ -93,7 +93,7 @@ impl<N: Net> TcpTransport<N> {
         let length = if pieces.is_some() { state.unassigned() } else { state.unassigned().min(limit) };
         let [region, generation, key, _] = state.op.remote.key.0;
         let address = state.op.local.address + state.assigned;
-        let kind = state.op.kind;
+        let (kind, verify) = (state.op.kind, state.op.verify);
         let frame = Frame {
             op: match (kind, pieces) {
                 (OpKind::Write, None) => FrameOp::Write,
@@ -113,11 +113,12 @@ impl<N: Net> TcpTransport<N> {
             },
             length,
             payload_crc: 0,
+            trailer: verify.is_on(),
         };
         let payload = if kind == OpKind::Write { length } else { 0 };
         match pieces {
-            None => lane.conn.push(&frame, address, payload, None),
-            Some(pieces) => lane.conn.push_list(&frame, pieces, payload),
+            None => lane.conn.push(&frame, address, payload, verify, None),
+            Some(pieces) => lane.conn.push_list(&frame, pieces, payload, verify),
         }
         asking.push(id, Asked::Part { op, kind, address, length });
         self.next_request += 1;

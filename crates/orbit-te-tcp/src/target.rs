@@ -1,7 +1,9 @@
 //! The side that answers: takes a peer's lane, checks every request, and moves bytes between the socket and the region's own
 //! memory. Rule: a request is checked before a byte of it moves, and a write is answered after its last byte is in place.
 
-use crate::conn::{Conn, ConnError, Received};
+use crate::checksum::{Verdict, tell_damaged_write};
+use crate::conn::{Conn, Received};
+use crate::error::ConnError;
 use crate::lane::{Answering, Landing, Lane, Role};
 use crate::listener::{Incoming, refuse};
 use crate::net::Net;
@@ -9,7 +11,7 @@ use crate::sys;
 use crate::transport::TcpTransport;
 use orbit_te_memory::registry::admit;
 use orbit_te_memory::{Access, AdmitError, Lease, Request};
-use orbit_te_transport::TransportError;
+use orbit_te_transport::{TransportError, Verify};
 use orbit_te_wire::{AuthSlot, Frame, FrameOp, HelloReply, Role as HelloRole, SessionId, Status};
 use std::io::Write;
 use std::time::Instant;
@@ -142,11 +144,20 @@ impl<N: Net> TcpTransport<N> {
                         bytes += self.take_list(frame, answering, conn, now);
                     }
                 }
-                Received::Payload => {
+                Received::Payload(verdict) => {
                     if let Some(landing) = answering.landing.take() {
-                        let answer = landing.frame.answer(FrameOp::WriteDone, landing.status);
+                        let answer = match verdict {
+                            Verdict::Good => landing.frame.answer(FrameOp::WriteDone, landing.status),
+                            Verdict::Unreadable => {
+                                landing.frame.answer(FrameOp::WriteDone, Status::MemoryFault)
+                            }
+                            Verdict::Damaged { expected, found } => {
+                                tell_damaged_write(&landing.frame, answering, expected, found);
+                                landing.frame.damaged(expected, found)
+                            }
+                        };
                         let answer = landing.piece.map_or(answer, |piece| answer.about_piece(piece));
-                        conn.push(&answer, 0, 0, None);
+                        conn.push(&answer, 0, 0, Verify::Off, None);
                     }
                 }
                 Received::Fault => {
@@ -185,12 +196,14 @@ impl<N: Net> TcpTransport<N> {
                     Err(error) => (error.status(), None),
                 };
                 if frame.length == 0 {
-                    conn.push(&frame.answer(FrameOp::WriteDone, status), 0, 0, None);
+                    conn.push(&frame.answer(FrameOp::WriteDone, status), 0, 0, Verify::Off, None);
                     return Ok(0);
                 }
                 match &lease {
-                    Some(lease) => conn.expect_payload(address(lease, &frame), frame.length),
-                    None => conn.discard_payload(frame.length),
+                    Some(lease) => {
+                        conn.expect_payload(address(lease, &frame), frame.length, verify(&frame, lease));
+                    }
+                    None => conn.discard_payload(frame.length + frame.trailer_bytes()),
                 }
                 answering.landing = Some(Landing { frame, status, lease, piece: None });
             }
@@ -213,7 +226,13 @@ impl<N: Net> TcpTransport<N> {
                 match admitted {
                     // The answer says that the bytes follow: for memory that may be gone, that is looked at first.
                     Ok(lease) if lease.region().backing().may_vanish() && !is_there(&lease, &frame) => {
-                        conn.push(&frame.answer(FrameOp::ReadDone, Status::MemoryFault), 0, 0, None);
+                        conn.push(
+                            &frame.answer(FrameOp::ReadDone, Status::MemoryFault),
+                            0,
+                            0,
+                            Verify::Off,
+                            None,
+                        );
                     }
                     Ok(lease) => {
                         let from = address(&lease, &frame);
@@ -221,10 +240,13 @@ impl<N: Net> TcpTransport<N> {
                             &frame.answer(FrameOp::ReadDone, Status::Ok),
                             from,
                             frame.length,
+                            verify(&frame, &lease),
                             Some(lease),
                         );
                     }
-                    Err(error) => conn.push(&frame.answer(FrameOp::ReadDone, error.status()), 0, 0, None),
+                    Err(error) => {
+                        conn.push(&frame.answer(FrameOp::ReadDone, error.status()), 0, 0, Verify::Off, None)
+                    }
                 }
             }
             FrameOp::Fence => {
@@ -234,7 +256,7 @@ impl<N: Net> TcpTransport<N> {
                     return Err(ConnError::Unexpected("a lane asked to fence itself"));
                 }
                 self.fence(answering.session, number, now)?;
-                conn.push(&frame.answer(FrameOp::FenceDone, Status::Ok), 0, 0, None);
+                conn.push(&frame.answer(FrameOp::FenceDone, Status::Ok), 0, 0, Verify::Off, None);
                 return Ok(0);
             }
             FrameOp::WriteDone | FrameOp::ReadDone | FrameOp::FenceDone => {
@@ -287,4 +309,9 @@ fn address(lease: &Lease, frame: &Frame) -> u64 {
 fn is_there(lease: &Lease, frame: &Frame) -> bool {
     let first = address(lease, frame);
     sys::is_readable(first) && sys::is_readable(first + frame.length - 1)
+}
+
+/// Whether the payload of a request has a trailer, and how its sum is made.
+pub(crate) fn verify(frame: &Frame, lease: &Lease) -> Verify {
+    if frame.trailer { Verify::on(lease.region().backing().may_vanish()) } else { Verify::Off }
 }

@@ -6,8 +6,10 @@ use crate::conn::Conn;
 use crate::lane::{Answering, Landing};
 use crate::net::Net;
 use crate::sys;
+use crate::target::verify;
 use crate::transport::TcpTransport;
 use orbit_te_memory::{Access, Lease};
+use orbit_te_transport::Verify;
 use orbit_te_wire::{BadPiece, Frame, FrameOp, Piece, Status, check_pieces};
 use std::time::Instant;
 
@@ -26,13 +28,20 @@ impl<N: Net> TcpTransport<N> {
         match self.admit_list(&frame, &table[..count], write, answering, now) {
             Ok(lease) => {
                 let base = lease.region().as_ptr().as_ptr() as u64;
+                let verify = verify(&frame, &lease);
                 let body = Body::Theirs { table, count, base };
                 if write {
-                    conn.expect_body(body, frame.length);
+                    conn.expect_body(body, frame.length, verify);
                     answering.landing =
                         Some(Landing { frame, status: Status::Ok, lease: Some(lease), piece: None });
                 } else {
-                    conn.push_pieces(&frame.answer(FrameOp::ReadDone, Status::Ok), body, frame.length, lease);
+                    conn.push_pieces(
+                        &frame.answer(FrameOp::ReadDone, Status::Ok),
+                        body,
+                        frame.length,
+                        verify,
+                        lease,
+                    );
                 }
                 frame.length
             }
@@ -40,11 +49,11 @@ impl<N: Net> TcpTransport<N> {
                 conn.return_table(table);
                 let (status, piece) = (bad.status, bad.index);
                 if write && frame.length > 0 {
-                    conn.discard_payload(frame.length);
+                    conn.discard_payload(frame.length + frame.trailer_bytes());
                     answering.landing = Some(Landing { frame, status, lease: None, piece: Some(piece) });
                 } else {
                     let done = if write { FrameOp::WriteDone } else { FrameOp::ReadDone };
-                    conn.push(&frame.answer(done, status).about_piece(piece), 0, 0, None);
+                    conn.push(&frame.answer(done, status).about_piece(piece), 0, 0, Verify::Off, None);
                 }
                 0
             }

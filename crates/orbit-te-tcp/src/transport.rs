@@ -342,6 +342,7 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             max_ops: self.config.max_ops,
             needs_target_cpu: true,
             fences: true,
+            checksums: true,
         }
     }
 

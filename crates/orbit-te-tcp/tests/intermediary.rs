@@ -6,7 +6,7 @@ mod support;
 
 use orbit_te_memory::Access;
 use orbit_te_tcp::TcpConfig;
-use orbit_te_transport::{Event, OpErrorCode, OpKind};
+use orbit_te_transport::{Event, Mismatch, OpErrorCode, OpKind, Verify};
 use orbit_te_wire::Limits;
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -179,4 +179,60 @@ fn over_ipv6() {
     let token = initiator.begin(OpKind::Write, link, &local, &region, 0);
     assert_eq!(initiator.wait(token, SOON).result, Ok(()));
     check_piece(&region, 0);
+}
+
+/// One bit is changed on the way, in either direction: without the option wrong bytes arrive as a success, with it the request fails
+/// and tells the range and both sums.
+#[test]
+fn a_changed_bit_is_found() {
+    const LENGTH: usize = 40_000;
+    let _dog = watchdog("a_changed_bit_is_found", Duration::from_secs(60));
+    let target = Target::local();
+    let proxy = Proxy::start(target.at);
+    let config = TcpConfig { lanes: 1, chunk_bytes: 30_000, ..TcpConfig::default() };
+    let mut initiator = Initiator::new(config);
+    let link = initiator.connect(target.me.peer, proxy.at, SESSION);
+    initiator.poll_until("the lane is up", SOON, |_| target.lanes() == 1);
+    let sent = pattern_bytes(5, 0, LENGTH);
+    for kind in [OpKind::Write, OpKind::Read] {
+        for verify in [Verify::Off, Verify::On, Verify::OnVanishing] {
+            for damage in [false, true] {
+                let what = format!("{kind:?} {verify:?} damage {damage}");
+                let (from, into) = match kind {
+                    OpKind::Write => (sent.clone(), vec![0; LENGTH]),
+                    OpKind::Read => (vec![0; LENGTH], sent.clone()),
+                };
+                let region = target.region(LENGTH, Access::SHARED, |at| into[at as usize]);
+                let local = initiator.region(&from);
+                initiator.verify = verify;
+                if damage {
+                    proxy.flip(kind == OpKind::Write);
+                }
+                let token = initiator.begin(kind, link, &local, &region, 0);
+                let completion = initiator.wait(token, SOON);
+                let mut came = vec![0; LENGTH];
+                let receiver = if kind == OpKind::Write { &region } else { &local };
+                receiver.read_at(0, &mut came).unwrap();
+                let wrong = (0..LENGTH).filter(|at| came[*at] != sent[*at]).count();
+                assert_eq!(wrong, usize::from(damage), "{what}");
+                if !damage || verify == Verify::Off {
+                    assert_eq!(completion.result, Ok(()), "{what}");
+                    continue;
+                }
+                let error = completion.result.unwrap_err();
+                assert_eq!(error.code, OpErrorCode::Checksum, "{what}");
+                let Mismatch { offset, length, expected, found } = error.mismatch.unwrap();
+                assert!([(0, 30_000), (30_000, 10_000)].contains(&(offset, length)), "{what}: {error}");
+                let range = offset as usize..(offset + length) as usize;
+                assert_eq!(expected, crc32c::crc32c(&sent[range.clone()]), "{what}");
+                assert_eq!(found, crc32c::crc32c(&came[range]), "{what}");
+                let words = error.to_string();
+                assert!(
+                    words.contains(&format!("{expected:08x}")) && words.contains(&format!("{found:08x}"))
+                );
+                assert!(completion.touched, "{what}");
+                assert_eq!(region.leases(), 0, "{what}");
+            }
+        }
+    }
 }

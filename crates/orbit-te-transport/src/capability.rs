@@ -27,6 +27,8 @@ pub struct Capabilities {
     /// Whether a cancelled or failed write can be fenced at the target: once it is completed as fenced, no byte of it
     /// can land any more.
     pub fences: bool,
+    /// Whether it verifies the bytes of an op end to end when the op asks for it; otherwise it refuses such an op as unsupported.
+    pub checksums: bool,
 }
 
 impl Capabilities {

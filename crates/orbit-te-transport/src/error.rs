@@ -165,6 +165,26 @@ impl fmt::Display for OpErrorCode {
     }
 }
 
+/// Bytes that came damaged: where they are, and both sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mismatch {
+    /// Where the range begins, in bytes from the op's first; pieces count one after the other.
+    pub offset: u64,
+    /// Bytes in the range.
+    pub length: u64,
+    /// The CRC32C that the sender made.
+    pub expected: u32,
+    /// The CRC32C of the bytes that came.
+    pub found: u32,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mismatch { offset, length, expected, found } = self;
+        write!(f, "{length} bytes from byte {offset} on have CRC32C {found:08x} instead of {expected:08x}")
+    }
+}
+
 /// Why an op failed: a code and, where the system said something, its error number. Small and `Copy`, so that failing
 /// allocates nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
@@ -175,17 +195,24 @@ pub struct OpError {
     pub os: Option<i32>,
     /// The first bad piece of an op of many; none where no single piece is to blame.
     pub piece: Option<u32>,
+    /// For [`OpErrorCode::Checksum`], the bytes that are to blame and both sums.
+    pub mismatch: Option<Mismatch>,
 }
 
 impl OpError {
     /// An error with this code alone.
     pub const fn new(code: OpErrorCode) -> OpError {
-        OpError { code, os: None, piece: None }
+        OpError { code, os: None, piece: None, mismatch: None }
     }
 
     /// An error with this code and the system's answer behind it.
     pub fn io(code: OpErrorCode, error: &std::io::Error) -> OpError {
-        OpError { code, os: error.raw_os_error(), piece: None }
+        OpError { code, os: error.raw_os_error(), piece: None, mismatch: None }
+    }
+
+    /// The error of bytes that came damaged.
+    pub const fn damaged(mismatch: Mismatch) -> OpError {
+        OpError { mismatch: Some(mismatch), ..OpError::new(OpErrorCode::Checksum) }
     }
 
     /// The error that a target's answer means, or none for [`Status::Ok`].
@@ -213,9 +240,10 @@ impl fmt::Display for OpError {
         if let Some(piece) = self.piece {
             write!(f, "piece {piece}: ")?;
         }
-        match self.os {
-            Some(os) => write!(f, "{}: {}", self.code, std::io::Error::from_raw_os_error(os)),
-            None => write!(f, "{}", self.code),
+        match (self.os, self.mismatch) {
+            (Some(os), _) => write!(f, "{}: {}", self.code, std::io::Error::from_raw_os_error(os)),
+            (None, Some(mismatch)) => write!(f, "{}: {mismatch}", self.code),
+            (None, None) => write!(f, "{}", self.code),
         }
     }
 }

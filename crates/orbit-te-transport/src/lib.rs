@@ -17,8 +17,8 @@ pub mod testing;
 pub mod transport;
 
 pub use capability::Capabilities;
-pub use error::{ErrorClass, OpError, OpErrorCode, TransportError};
-pub use op::{LinkId, Op, OpKind, Pieces, RemoteSpan, Token};
+pub use error::{ErrorClass, Mismatch, OpError, OpErrorCode, TransportError};
+pub use op::{LinkId, Op, OpKind, Pieces, RemoteSpan, Token, Verify};
 pub use priority::{Priority, PriorityQueue};
 pub use progress::{Arm, Completion, Event, Progress};
 pub use transport::Transport;

@@ -92,6 +92,31 @@ impl Pieces {
     }
 }
 
+/// Whether the bytes of an op are verified end to end by a CRC32C, where [`crate::Capabilities::checksums`] says that they can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Verify {
+    /// They are not.
+    #[default]
+    Off,
+    /// They are.
+    On,
+    /// They are, and our memory may vanish under the op ([`orbit_te_memory::Backing::may_vanish`]): its sum is made through the kernel,
+    /// which answers where touching the memory would end the process. Slower.
+    OnVanishing,
+}
+
+impl Verify {
+    /// On, for memory that may vanish or not.
+    pub fn on(may_vanish: bool) -> Verify {
+        if may_vanish { Verify::OnVanishing } else { Verify::On }
+    }
+
+    /// Whether they are verified.
+    pub fn is_on(self) -> bool {
+        self != Verify::Off
+    }
+}
+
 /// One thing to do: move `local.length` bytes between a local span and a remote one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
@@ -110,4 +135,6 @@ pub struct Op {
     pub token: Token,
     /// How urgent it is beside other ops that wait for the same link. A hint: no order of completion follows from it.
     pub priority: Priority,
+    /// Whether its bytes are verified end to end.
+    pub verify: Verify,
 }

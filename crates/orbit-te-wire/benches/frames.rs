@@ -20,6 +20,7 @@ fn frame() -> Frame {
         offset: 1 << 30,
         length: 1 << 20,
         payload_crc: 0,
+        trailer: false,
     }
 }
 

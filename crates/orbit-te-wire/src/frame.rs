@@ -5,17 +5,20 @@
 //! | --- | --- | --- |
 //! | 0 | 2 | magic, `0x544f` ("OT") |
 //! | 2 | 1 | op |
-//! | 3 | 1 | flags |
+//! | 3 | 1 | flags: bit 0 says that the payload has a trailer |
 //! | 4 | 2 | status |
 //! | 6 | 2 | zero |
 //! | 8 | 8 | request id |
 //! | 16 | 8 | region |
 //! | 24 | 8 | generation |
-//! | 32 | 8 | region key |
+//! | 32 | 8 | region key; in the answer to a damaged write the sum of the bytes that came |
 //! | 40 | 8 | offset in the region, bytes; in a list request the number of pieces; in a refused one's answer the first bad piece |
 //! | 48 | 8 | length, bytes |
-//! | 56 | 4 | payload CRC32C, zero where absent |
+//! | 56 | 4 | in the answer to a damaged write the sum that its trailer has, otherwise zero |
 //! | 60 | 4 | CRC32C of bytes 0 to 59 |
+//!
+//! A trailer is 4 bytes behind the payload, its CRC32C, so that the sum is made while the bytes go. In a read request the flag asks for
+//! one in the answer.
 //!
 //! A request is answered by one frame of the same request id, in the order in which the requests of a lane were sent.
 
@@ -26,7 +29,11 @@ use crate::ids::{Generation, RegionId};
 pub const FRAME_BYTES: usize = 64;
 
 const MAGIC: u16 = u16::from_le_bytes(*b"OT");
-const KNOWN_FLAGS: u8 = 0;
+const TRAILER_FLAG: u8 = 1;
+const KNOWN_FLAGS: u8 = TRAILER_FLAG;
+
+/// The bytes of a trailer: the payload's CRC32C.
+pub const TRAILER_BYTES: usize = 4;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,14 +144,29 @@ pub struct Frame {
     pub offset: u64,
     /// How many bytes.
     pub length: u64,
-    /// CRC32C of the payload; zero where there is none or it was not asked for.
+    /// In the answer to a damaged write the sum that its trailer has; otherwise zero.
     pub payload_crc: u32,
+    /// Whether the payload has a trailer; in a read request, whether the answer's payload is to have one.
+    pub trailer: bool,
 }
 
 impl Frame {
     /// An answer to `self` with this op and status: same id, region, offset and length.
     pub fn answer(&self, op: FrameOp, status: Status) -> Frame {
-        Frame { op, status, payload_crc: 0, key: 0, ..*self }
+        let trailer = self.trailer && op == FrameOp::ReadDone && status == Status::Ok;
+        Frame { op, status, payload_crc: 0, key: 0, trailer, ..*self }
+    }
+
+    /// The answer to `self`, a write whose bytes have the sum `found` where its trailer says `expected`.
+    pub fn damaged(&self, expected: u32, found: u32) -> Frame {
+        let answer = self.answer(FrameOp::WriteDone, Status::Checksum);
+        Frame { key: u64::from(found), payload_crc: expected, ..answer }
+    }
+
+    /// The sums in the answer to a damaged write: the trailer's, and that of the bytes that came.
+    pub fn sums(&self) -> Option<(u32, u32)> {
+        let damaged = self.op == FrameOp::WriteDone && self.status == Status::Checksum;
+        damaged.then_some((self.payload_crc, self.key as u32))
     }
 
     /// This answer to a list request, saying which piece is to blame: the count of pieces when no single one is.
@@ -160,6 +182,11 @@ impl Frame {
         }
     }
 
+    /// How many bytes of trailer follow the payload.
+    pub fn trailer_bytes(&self) -> u64 {
+        if self.trailer && self.payload_bytes() > 0 { TRAILER_BYTES as u64 } else { 0 }
+    }
+
     /// How many pieces the table behind this header has; zero where there is none.
     pub fn pieces(&self) -> u64 {
         if matches!(self.op, FrameOp::WriteList | FrameOp::ReadList) { self.offset } else { 0 }
@@ -170,6 +197,7 @@ impl Frame {
         let mut b = [0u8; FRAME_BYTES];
         b[0..2].copy_from_slice(&MAGIC.to_le_bytes());
         b[2] = self.op as u8;
+        b[3] = if self.trailer { TRAILER_FLAG } else { 0 };
         b[4..6].copy_from_slice(&(self.status as u16).to_le_bytes());
         b[8..16].copy_from_slice(&self.id.to_le_bytes());
         b[16..24].copy_from_slice(&self.region.0.to_le_bytes());
@@ -207,6 +235,10 @@ impl Frame {
             op,
             FrameOp::Write | FrameOp::Read | FrameOp::Fence | FrameOp::WriteList | FrameOp::ReadList
         );
+        let trailer = b[3] & TRAILER_FLAG != 0;
+        if trailer && !may_have_trailer(op, status) {
+            return Err(WireError::Invalid { what: "a frame without a payload says that it has a trailer" });
+        }
         if request && status != Status::Ok {
             return Err(WireError::Invalid { what: "a request carries a status" });
         }
@@ -232,6 +264,15 @@ impl Frame {
             offset: word(40),
             length: word(48),
             payload_crc: u32::from_le_bytes([b[56], b[57], b[58], b[59]]),
+            trailer,
         })
+    }
+}
+
+fn may_have_trailer(op: FrameOp, status: Status) -> bool {
+    match op {
+        FrameOp::Write | FrameOp::WriteList | FrameOp::Read | FrameOp::ReadList => true,
+        FrameOp::ReadDone => status == Status::Ok,
+        FrameOp::WriteDone | FrameOp::Fence | FrameOp::FenceDone => false,
     }
 }

@@ -26,7 +26,7 @@ pub mod token;
 pub use control::{Control, RefusalCode};
 pub use descriptor::{Access, MemoryKind, RegionDescriptor, TransportKey};
 pub use error::WireError;
-pub use frame::{FRAME_BYTES, Frame, FrameOp, Status};
+pub use frame::{FRAME_BYTES, Frame, FrameOp, Status, TRAILER_BYTES};
 pub use hello::{AuthSlot, Features, Hello, HelloReply, Role};
 pub use ids::{Generation, Incarnation, PeerId, RegionId, SessionId};
 pub use limits::Limits;

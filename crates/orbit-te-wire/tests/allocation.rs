@@ -99,6 +99,7 @@ fn frames_allocate_nothing() {
         offset: 0,
         length: u64::MAX,
         payload_crc: 0,
+        trailer: false,
     };
     let largest = largest_of(|| assert_eq!(Frame::decode(&frame.encode()), Ok(frame)));
     assert_eq!(largest, 0);

@@ -25,6 +25,7 @@ const BLANK: Frame = Frame {
     offset: 0,
     length: 0,
     payload_crc: 0,
+    trailer: false,
 };
 
 /// A name, a value, and its bytes as hex.
@@ -200,6 +201,24 @@ fn frames() -> Vec<Row<Frame>> {
             answered(FrameOp::ReadDone, Status::GrantEnded, 9, 511, 513),
             "4f54 04 00 0a00 0000 0900000000000000 2a00000000000000 0300000000000000 0000000000000000 \
              ff01000000000000 0102000000000000 00000000 e1d6eb17",
+        ),
+        row(
+            "write_with_trailer",
+            Frame { trailer: true, ..asked(FrameOp::Write, 9, 511, 513, 0) },
+            "4f54 01 01 0000 0000 0900000000000000 2a00000000000000 0300000000000000 8877665544332211 \
+             ff01000000000000 0102000000000000 00000000 ff7f850c",
+        ),
+        row(
+            "read_done_with_trailer",
+            Frame { trailer: true, ..answered(FrameOp::ReadDone, Status::Ok, 9, 511, 513) },
+            "4f54 04 01 0000 0000 0900000000000000 2a00000000000000 0300000000000000 0000000000000000 \
+             ff01000000000000 0102000000000000 00000000 83525cb2",
+        ),
+        row(
+            "write_damaged",
+            asked(FrameOp::Write, 9, 511, 513, 0).damaged(0xe306_9283, 0xdead_beef),
+            "4f54 02 00 0900 0000 0900000000000000 2a00000000000000 0300000000000000 efbeadde00000000 \
+             ff01000000000000 0102000000000000 839206e3 a9d271bd",
         ),
         row(
             "fence",

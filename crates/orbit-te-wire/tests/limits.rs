@@ -205,6 +205,7 @@ fn frames() {
         offset: 0,
         length: 1,
         payload_crc: 0,
+        trailer: false,
     };
     let check = |at: usize, byte: u8, want: WireError| {
         let mut bytes = read.encode();
@@ -216,7 +217,10 @@ fn frames() {
     check(0, b'X', WireError::Unknown { what: "frame magic", value: 0x5458 });
     check(2, 0, WireError::Unknown { what: "frame op", value: 0 });
     check(2, 9, WireError::Unknown { what: "frame op", value: 9 });
-    check(3, 1, WireError::Unknown { what: "frame flags", value: 1 });
+    check(3, 2, WireError::Unknown { what: "frame flags", value: 2 });
+    let done = Frame { op: FrameOp::WriteDone, trailer: true, ..read };
+    let why = "a frame without a payload says that it has a trailer";
+    assert_eq!(Frame::decode(&done.encode()), Err(WireError::Invalid { what: why }));
     for status in [11, 13] {
         check(4, status, WireError::Unknown { what: "frame status", value: u64::from(status) });
     }

@@ -10,8 +10,8 @@ use crate::segment::Segment;
 use crate::shared::Shared;
 use crate::transfer::{Afterwards, Part, Timing, TransferState};
 use crate::worker::Worker;
-use orbit_te_memory::Lease;
-use orbit_te_transport::{Op, OpKind, Priority, Token};
+use orbit_te_memory::{Lease, Region};
+use orbit_te_transport::{Op, OpKind, Priority, Token, Verify};
 use orbit_te_wire::limits::{MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES};
 use orbit_te_wire::{Access, Features, RefusalCode, RegionId};
 use std::sync::Arc;
@@ -31,6 +31,7 @@ pub struct Batch {
     lists: Vec<Posting>,
     deadline: Option<Duration>,
     priority: Priority,
+    verified: bool,
     notification: Option<(Segment, String, Vec<u8>)>,
 }
 
@@ -88,6 +89,16 @@ impl Batch {
     /// what is less urgent gets a turn now and then all the same. The requests of a batch keep their order.
     pub fn priority(&mut self, priority: Priority) -> &mut Batch {
         self.priority = priority;
+        self
+    }
+
+    /// Sets whether the bytes are verified end to end: whoever sends them sends their CRC32C behind them, and whoever receives them
+    /// compares it with that of the bytes in place. Bytes that came damaged fail their request with
+    /// [`orbit_te_transport::OpErrorCode::Checksum`], which names the range and both sums; they may stay where they went. Off unless set.
+    ///
+    /// Memory that somebody changes while its transfer runs counts as damaged.
+    pub fn verify(&mut self, yes: bool) -> &mut Batch {
+        self.verified = yes;
         self
     }
 
@@ -150,6 +161,7 @@ impl Batch {
                 pieces: None,
                 token: Token(index as u64),
                 priority: self.priority,
+                verify: mode(self.verified, region),
             };
             match parts.iter_mut().find(|p| Arc::ptr_eq(&p.worker, &peer.worker)) {
                 Some(part) => part.ops.push(op),
@@ -162,6 +174,7 @@ impl Batch {
         }
         let mut lengths: Vec<u64> = self.requests.iter().map(|request| request.local.len()).collect();
         let mut kept: Vec<Kept> = Vec::with_capacity(self.lists.len());
+        let (priority, verified) = (self.priority, self.verified);
         for Posting { list, mut ops, kept: keeper } in self.lists {
             let index = lengths.len();
             let peer = &list.segment().inner.peer;
@@ -174,10 +187,12 @@ impl Batch {
                     why: "the segment was opened by another engine".to_string(),
                 });
             }
-            leases.push(list.lease()?);
+            let lease = list.lease()?;
+            let verify = mode(verified, lease.region());
+            leases.push(lease);
             kept.push(keeper);
             for (at, op) in ops.iter_mut().enumerate() {
-                *op = Op { token: Token((index + at) as u64), priority: self.priority, ..*op };
+                *op = Op { token: Token((index + at) as u64), priority, verify, ..*op };
                 lengths.push(op.local.length);
             }
             match parts.iter_mut().find(|p| Arc::ptr_eq(&p.worker, &peer.worker)) {
@@ -202,6 +217,11 @@ impl Batch {
         let segment = request.or_else(|| self.lists.first().map(|posting| posting.list.segment()));
         segment.map(|segment| &segment.inner.peer.worker)
     }
+}
+
+/// How the ops at this region of ours are verified.
+fn mode(verified: bool, region: &Region) -> Verify {
+    if verified { Verify::on(region.backing().may_vanish()) } else { Verify::Off }
 }
 
 fn announce(shared: &Arc<Shared>, to: Segment, name: String, payload: Vec<u8>) -> Result<Afterwards, Error> {

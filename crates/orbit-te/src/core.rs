@@ -17,6 +17,7 @@ use orbit_te_transport::{
 use orbit_te_wire::PeerId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokio::sync::oneshot;
 
@@ -82,6 +83,8 @@ struct Share {
 
 pub(crate) struct Core {
     transport: Box<dyn Transport>,
+    /// Requests whose bytes came damaged.
+    damaged: Arc<AtomicU64>,
     active: Vec<Option<Active>>,
     free: Vec<usize>,
     /// Transfers with requests that the transport has not taken yet.
@@ -119,7 +122,7 @@ impl Ended {
 }
 
 impl Core {
-    pub(crate) fn new(transport: Box<dyn Transport>) -> Core {
+    pub(crate) fn new(transport: Box<dyn Transport>, damaged: Arc<AtomicU64>) -> Core {
         let most = transport.capabilities().max_ops as usize;
         Core {
             shares: Vec::new(),
@@ -127,6 +130,7 @@ impl Core {
             share: (most / 4).max(most.min(512)).max(1),
             closed_links: VecDeque::new(),
             transport,
+            damaged,
             active: Vec::new(),
             free: Vec::new(),
             waiting: PriorityQueue::default(),
@@ -362,6 +366,9 @@ impl Core {
         let first = match completion.result {
             Ok(()) => active.transfer.records.done(request),
             Err(error) => {
+                if error.code == OpErrorCode::Checksum {
+                    self.damaged.fetch_add(1, Ordering::Relaxed);
+                }
                 let cause = self.links.get(&op.link).and_then(|status| status.cause());
                 if active.error.is_none() {
                     active.error = Some(TransferError::Request { request, error, cause: cause.clone() });

@@ -27,6 +27,7 @@ unsafe impl Transport for DeadTransport {
             max_ops: 0,
             needs_target_cpu: false,
             fences: false,
+            checksums: false,
         }
     }
 

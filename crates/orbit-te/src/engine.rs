@@ -192,6 +192,12 @@ impl Engine {
         Prepared::new(kind, local, segment, here, there)
     }
 
+    /// How many requests have failed since the engine started because their bytes came damaged ([`Batch::verify`]). For monitoring: it
+    /// never falls.
+    pub fn damaged_ever(&self) -> u64 {
+        self.shared().workers.iter().map(|worker| worker.damaged()).sum()
+    }
+
     /// Begins to carry out a batch. Checks all of it first, and begins all of it or nothing. Where as much is under way as may be
     /// ([`Config::queued_transfers`], [`Config::queued_requests`]), it blocks until there is room, at the latest until the batch's
     /// deadline; who came first goes first, and the calling thread drives the engine meanwhile. See [`Engine::try_submit`] and

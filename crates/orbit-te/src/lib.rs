@@ -105,7 +105,7 @@ pub use orbit_te_memory::{
     PageSize, Registration, RegistrationError, RegistrationLimit, Unlimited,
 };
 pub use orbit_te_tcp::TcpConfig;
-pub use orbit_te_transport::{ErrorClass, OpError, OpErrorCode, OpKind, Priority};
+pub use orbit_te_transport::{ErrorClass, Mismatch, OpError, OpErrorCode, OpKind, Priority};
 pub use orbit_te_wire::{PeerId, RefusalCode, SegmentToken};
 pub use pending::Pending;
 pub use prepared::Prepared;

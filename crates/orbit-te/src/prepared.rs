@@ -6,7 +6,7 @@ use crate::list::{self, Layout, ListError, ListFault, Side};
 use crate::region::Slice;
 use crate::segment::Segment;
 use orbit_te_memory::{Lease, LocalSpan};
-use orbit_te_transport::{Capabilities, Op, OpKind, Pieces, Priority, RemoteSpan, Token};
+use orbit_te_transport::{Capabilities, Op, OpKind, Pieces, Priority, RemoteSpan, Token, Verify};
 use orbit_te_wire::{Access, Piece};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -192,6 +192,7 @@ impl Prepared {
             pieces: None,
             token: Token(0),
             priority: Priority::Normal,
+            verify: Verify::Off,
         };
         let mut ops = Vec::new();
         let can = segment.inner.peer.worker.capabilities();

@@ -63,6 +63,8 @@ pub(crate) struct Worker {
     called: Condvar,
     stop: AtomicBool,
     retention: Arc<Retention>,
+    /// Requests whose bytes came damaged.
+    damaged: Arc<AtomicU64>,
 }
 
 impl Worker {
@@ -80,6 +82,11 @@ impl Worker {
         Ok((worker, thread))
     }
 
+    /// How many requests came damaged.
+    pub(crate) fn damaged(&self) -> u64 {
+        self.damaged.load(Ordering::Relaxed)
+    }
+
     /// What its transport can do.
     pub(crate) fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -95,10 +102,11 @@ impl Worker {
         if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(clock::now()) {
             sleeper.watch(fd).map_err(io("watching a transport"))?;
         }
+        let damaged = Arc::new(AtomicU64::new(0));
         Ok(Arc::new(Worker {
             capabilities: transport.capabilities(),
             // Room for every transfer that the engine admits, a cancel of each, and for links.
-            handover: Handover::new(Core::new(transport), 2 * config.queued_transfers.max(8)),
+            handover: Handover::new(Core::new(transport, damaged.clone()), 2 * config.queued_transfers.max(8)),
             sleeper,
             spin: Duration::from_micros(config.spin_us),
             drivers: AtomicUsize::new(0),
@@ -112,6 +120,7 @@ impl Worker {
             called: Condvar::new(),
             stop: AtomicBool::new(false),
             retention,
+            damaged,
         }))
     }
 

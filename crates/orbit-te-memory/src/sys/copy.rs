@@ -7,7 +7,7 @@
 /// `from` must be readable for `into.len()` bytes and must not overlap `into`. Others may write it meanwhile: the copy
 /// then holds any mixture of old and new bytes.
 #[inline(never)]
-pub(crate) unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
+pub unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
     // SAFETY: by the caller's promise both ranges are valid and apart; `u8` has no invalid values. The bytes are read
     // as memory shared with a device would be, by one opaque block copy whose result alone is used.
     unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }

@@ -5,5 +5,6 @@
 mod copy;
 mod mapping;
 
-pub(crate) use copy::{copy_in, copy_out};
+pub(crate) use copy::copy_in;
+pub use copy::copy_out;
 pub(crate) use mapping::Mapping;

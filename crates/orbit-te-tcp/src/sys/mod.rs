@@ -5,7 +5,9 @@
 
 mod io;
 mod os;
+mod sum;
 
 pub use io::IoRange;
 pub(crate) use io::is_readable;
 pub use os::Os;
+pub(crate) use sum::{SUM_BYTES, sum};

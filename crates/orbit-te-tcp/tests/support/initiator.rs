@@ -6,6 +6,7 @@ use orbit_te_memory::{
 use orbit_te_tcp::{Identity, TcpAddress, TcpConfig, TcpDomain, TcpTransport};
 use orbit_te_transport::{
     Arm, Completion, Event, LinkId, Op, OpKind, Pieces, Priority, Progress, RemoteSpan, Token, Transport,
+    Verify,
 };
 use orbit_te_wire::{PeerId, Piece, SessionId, TransportKey};
 use std::collections::HashMap;
@@ -23,6 +24,8 @@ pub struct Initiator {
     pub done: HashMap<u64, Completion>,
     pub events: Vec<Event>,
     next: u64,
+    /// Whether ops are verified.
+    pub verify: Verify,
 }
 
 impl Initiator {
@@ -30,7 +33,8 @@ impl Initiator {
         let registry = Registry::new();
         let transport = TcpTransport::new(config, Identity::random().unwrap(), &registry).unwrap();
         let (flying, done) = (HashMap::new(), HashMap::new());
-        Initiator { transport, registry, flying, lists: Vec::new(), done, events: Vec::new(), next: 0 }
+        let verify = Verify::Off;
+        Initiator { transport, registry, flying, lists: Vec::new(), done, events: Vec::new(), next: 0, verify }
     }
 
     pub fn connect(&mut self, peer: PeerId, at: SocketAddr, session: SessionId) -> LinkId {
@@ -87,7 +91,8 @@ impl Initiator {
     ) -> u64 {
         self.next += 1;
         let token = self.next;
-        let op = Op { kind, link, local, remote, pieces, token: Token(token), priority: Priority::Normal };
+        let verify = self.verify;
+        let op = Op { kind, link, local, remote, pieces, token: Token(token), priority: Priority::Normal, verify };
         self.flying.insert(token, region.lease().unwrap());
         // SAFETY: the span lies in a region whose lease is kept until the completion, and so do the pieces, whose slices are kept
         // in `lists`; tokens are counted up.

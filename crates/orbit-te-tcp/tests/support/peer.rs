@@ -91,6 +91,7 @@ impl RawLane {
             offset,
             length,
             payload_crc: 0,
+            trailer: false,
         }
     }
 

@@ -20,6 +20,8 @@ struct State {
     accepted: AtomicUsize,
     turned_away: AtomicBool,
     stop: AtomicBool,
+    /// Whether a bit of the next large packet is changed, towards the target and back.
+    flips: [AtomicBool; 2],
 }
 
 pub struct Proxy {
@@ -47,8 +49,11 @@ impl Proxy {
                 let pipe = Arc::new(Pipe { near, far, forward: AtomicU64::new(0) });
                 shared.pipes.lock().unwrap().push(pipe.clone());
                 let back = pipe.clone();
-                std::thread::spawn(move || copy(&pipe.near, &pipe.far, Some(&pipe.forward)));
-                std::thread::spawn(move || copy(&back.far, &back.near, None));
+                let (there, here) = (shared.clone(), shared.clone());
+                std::thread::spawn(move || {
+                    copy(&pipe.near, &pipe.far, Some(&pipe.forward), &there.flips[0]);
+                });
+                std::thread::spawn(move || copy(&back.far, &back.near, None, &here.flips[1]));
             }
         });
         Proxy { at, state }
@@ -62,6 +67,11 @@ impl Proxy {
     /// Whether new connections are closed at once.
     pub fn turn_away(&self, yes: bool) {
         self.state.turned_away.store(yes, Ordering::Release);
+    }
+
+    /// Changes one bit in the middle of the next packet of more than 1,000 bytes that goes to the target, or comes from it.
+    pub fn flip(&self, to_target: bool) {
+        self.state.flips[usize::from(!to_target)].store(true, Ordering::Release);
     }
 
     pub fn pipes(&self) -> Vec<Arc<Pipe>> {
@@ -84,9 +94,12 @@ impl Pipe {
     }
 }
 
-fn copy(mut from: &TcpStream, mut to: &TcpStream, count: Option<&AtomicU64>) {
+fn copy(mut from: &TcpStream, mut to: &TcpStream, count: Option<&AtomicU64>, flip: &AtomicBool) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n @ 1..) = from.read(&mut buffer) {
+        if n > 1000 && flip.swap(false, Ordering::AcqRel) {
+            buffer[n / 2] ^= 0x10;
+        }
         if to.write_all(&buffer[..n]).is_err() {
             break;
         }

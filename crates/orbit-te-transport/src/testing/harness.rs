@@ -4,7 +4,7 @@
 //! It does not check anything by itself; `drive` and `outcome` do.
 
 use crate::capability::Capabilities;
-use crate::op::{LinkId, Op, OpKind, RemoteSpan, Token};
+use crate::op::{LinkId, Op, OpKind, RemoteSpan, Token, Verify};
 use crate::priority::Priority;
 use crate::progress::Progress;
 use crate::testing::ledger::{Ledger, Part, Slices};
@@ -71,6 +71,8 @@ pub struct Harness<'p> {
     pub(crate) regions_before: (usize, usize),
     capabilities: Capabilities,
     next: u64,
+    /// Whether ops made from now on are verified.
+    pub(crate) verify: Verify,
 }
 
 impl<'p> Harness<'p> {
@@ -93,6 +95,7 @@ impl<'p> Harness<'p> {
             events: Vec::new(),
             began: Instant::now(),
             next: 0,
+            verify: Verify::Off,
         }
     }
 
@@ -206,6 +209,11 @@ impl<'p> Harness<'p> {
         self.memory(spot.mem).set(spot.offset, &bytes);
     }
 
+    /// Whether ops that are made from now on are verified.
+    pub fn verify_ops(&mut self, yes: bool) {
+        self.verify = if yes { Verify::On } else { Verify::Off };
+    }
+
     /// A write of `length` bytes from `from`, which is ours, to `to`, which is a target's.
     pub fn write(&mut self, link: LinkId, from: Spot, to: Spot, length: u64) -> Op {
         self.op(OpKind::Write, link, from, to, length)
@@ -249,6 +257,7 @@ impl<'p> Harness<'p> {
             pieces: None,
             token,
             priority: Priority::Normal,
+            verify: self.verify,
         };
         self.ledger.add(op, vec![Part { local, remote, length }], Slices::default(), lease);
         op
@@ -275,7 +284,16 @@ impl<'p> Harness<'p> {
         let slices = Slices { addresses, table };
         let local = LocalSpan { address: slices.addresses[0], length, key: ours.local };
         let remote = RemoteSpan { offset: first.remote.offset, key: self.remote_key(first.remote.mem) };
-        let op = Op { kind, link, local, remote, pieces: slices.view(), token, priority: Priority::Normal };
+        let op = Op {
+            kind,
+            link,
+            local,
+            remote,
+            pieces: slices.view(),
+            token,
+            priority: Priority::Normal,
+            verify: self.verify,
+        };
         self.ledger.add(op, parts.to_vec(), slices, lease);
         op
     }

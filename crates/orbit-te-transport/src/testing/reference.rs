@@ -158,7 +158,7 @@ impl Reference {
         if op.local.length == 0 || op.local.length > self.options.max_op_bytes {
             return self.end(op.token, OpErrorCode::BadLength);
         }
-        if op.pieces.is_some() {
+        if op.pieces.is_some() || op.verify.is_on() {
             return self.end(op.token, OpErrorCode::Unsupported);
         }
         match link.state {
@@ -213,6 +213,7 @@ unsafe impl Transport for Reference {
             max_ops: self.options.max_ops,
             needs_target_cpu: true,
             fences: true,
+            checksums: false,
         }
     }
 

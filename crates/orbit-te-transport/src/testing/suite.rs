@@ -28,6 +28,8 @@ pub enum Need {
     MaxOpBytes(u64),
     /// That it takes ops of many pieces.
     Lists,
+    /// That it verifies the bytes of ops end to end.
+    Checksums,
 }
 
 impl Need {
@@ -49,6 +51,7 @@ impl Need {
                 let most = can.max_op_bytes;
                 (most < under, format!("an op may have {most} bytes, too many to try more"))
             }
+            Need::Checksums => (can.checksums, "it does not verify bytes".to_string()),
             Need::Lists => (can.max_pieces > 0, "it takes contiguous ops only".to_string()),
         };
         (!has).then_some(reason)
@@ -163,6 +166,11 @@ macro_rules! conformance_tests {
             lists_are_let_go,
             cancel_in_the_middle_of_lists,
             broken_link_in_lists,
+            verified_sizes_round_trip,
+            verified_beside_plain,
+            verified_lists_round_trip,
+            verified_are_refused,
+            verified_are_cancelled,
         }
     };
     (@tests $make:path; $($row:ident,)*) => {

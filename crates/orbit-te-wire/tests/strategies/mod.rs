@@ -36,11 +36,16 @@ fn op_and_status() -> impl Strategy<Value = (FrameOp, Status)> {
 }
 
 pub(crate) fn frame() -> impl Strategy<Value = Frame> {
-    (op_and_status(), any::<[u64; 6]>(), any::<u32>()).prop_map(|((op, status), words, payload_crc)| {
-        let [id, region, generation, key, offset, length] = words;
-        let (region, generation) = (RegionId(region), Generation(generation));
-        Frame { op, status, id, region, generation, key, offset, length, payload_crc }
-    })
+    (op_and_status(), any::<[u64; 6]>(), any::<(u32, bool)>()).prop_map(
+        |((op, status), words, (payload_crc, flag))| {
+            let reads = matches!(op, FrameOp::Read | FrameOp::ReadList)
+                || (op, status) == (FrameOp::ReadDone, Status::Ok);
+            let trailer = flag && (reads || matches!(op, FrameOp::Write | FrameOp::WriteList));
+            let [id, region, generation, key, offset, length] = words;
+            let (region, generation) = (RegionId(region), Generation(generation));
+            Frame { op, status, id, region, generation, key, offset, length, payload_crc, trailer }
+        },
+    )
 }
 
 /// Limits that can be worked with.

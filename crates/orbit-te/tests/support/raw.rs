@@ -72,7 +72,18 @@ impl RawPeer {
 pub fn request(op: FrameOp, of: &RegionDescriptor, offset: u64, length: u64) -> Frame {
     let key = u64::from_le_bytes(of.key("tcp").unwrap().try_into().unwrap());
     let (region, generation) = (of.region, of.generation);
-    Frame { op, status: Status::Ok, id: 9, region, generation, key, offset, length, payload_crc: 0 }
+    Frame {
+        op,
+        status: Status::Ok,
+        id: 9,
+        region,
+        generation,
+        key,
+        offset,
+        length,
+        payload_crc: 0,
+        trailer: false,
+    }
 }
 
 /// A data lane.

@@ -71,12 +71,12 @@ fn scatter(rng: &mut Rng, lengths: &[u64], ascending: bool) -> Vec<u64> {
     offsets
 }
 
-fn room(lengths: &[u64]) -> u64 {
+pub(crate) fn room(lengths: &[u64]) -> u64 {
     lengths.iter().map(|length| length + GAP + 1).sum()
 }
 
 /// Pieces of these lengths, scattered over both regions.
-fn draw(rng: &mut Rng, kind: OpKind, ours: Mem, theirs: Mem, lengths: &[u64]) -> Vec<Part> {
+pub(crate) fn draw(rng: &mut Rng, kind: OpKind, ours: Mem, theirs: Mem, lengths: &[u64]) -> Vec<Part> {
     let local = scatter(rng, lengths, false);
     let remote = scatter(rng, lengths, kind == OpKind::Write);
     let places = local.iter().zip(&remote).zip(lengths);
@@ -84,7 +84,7 @@ fn draw(rng: &mut Rng, kind: OpKind, ours: Mem, theirs: Mem, lengths: &[u64]) ->
 }
 
 /// `count` lengths of `total` bytes together.
-fn split(rng: &mut Rng, total: u64, count: u64) -> Vec<u64> {
+pub(crate) fn split(rng: &mut Rng, total: u64, count: u64) -> Vec<u64> {
     let mut left = total;
     let mut lengths = Vec::new();
     for others in (1..count).rev() {
@@ -97,11 +97,11 @@ fn split(rng: &mut Rng, total: u64, count: u64) -> Vec<u64> {
     lengths
 }
 
-fn most_bytes(h: &Harness<'_>) -> u64 {
+pub(crate) fn most_bytes(h: &Harness<'_>) -> u64 {
     h.capabilities().max_list_bytes.min(MOST_BYTES)
 }
 
-fn most_pieces(h: &Harness<'_>) -> u64 {
+pub(crate) fn most_pieces(h: &Harness<'_>) -> u64 {
     u64::from(h.capabilities().max_pieces).min(4096).min(h.capabilities().max_list_bytes)
 }
 

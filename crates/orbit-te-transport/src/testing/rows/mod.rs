@@ -4,6 +4,7 @@
 
 pub mod bytes;
 pub mod cancel;
+pub mod checksums;
 pub mod links;
 pub mod lists;
 pub mod queue;
@@ -25,4 +26,5 @@ pub(crate) const ALL: &[&[Row]] = &[
     sleep::ROWS,
     random::ROWS,
     lists::ROWS,
+    checksums::ROWS,
 ];
