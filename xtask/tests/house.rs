@@ -21,6 +21,7 @@ const UNSAFE: &[(&str, &str)] = &[
         "crates/orbit-te-sim/src/watch.rs",
         "hands on the promises of the transport contract, or breaks them on purpose",
     ),
+    ("crates/orbit-te-tcp/src/checksum.rs", "makes sums over ranges of leased regions"),
     ("crates/orbit-te-tcp/src/conn.rs", "hands ranges of leased regions to the socket calls"),
     ("crates/orbit-te-tcp/src/net.rs", "the trait of streams that send and receive by address"),
     ("crates/orbit-te-tcp/src/transport.rs", "the promises of the transport contract"),
