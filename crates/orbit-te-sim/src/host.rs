@@ -74,7 +74,7 @@ impl Host {
             early: Vec::new(),
             kept: BTreeSet::new(),
         };
-        let server = transport(Side::Answering);
+        let mut server = transport(Side::Answering);
         let domain = Refusing { net: net.clone() };
         let entered = runtime.enter();
         let process = Process::new(Materials {
@@ -87,6 +87,7 @@ impl Host {
             world: Arc::new(SimWorld { net: net.clone(), life }),
         })
         .expect("descriptors for a process");
+        server.deliver_to(process.mailbox());
         let notifications = process.engine().notifications().expect("a new engine has its receiver");
         drop(entered);
         Host {

@@ -8,8 +8,8 @@ use crate::net::stream::SimNet;
 use crate::plant::Plant;
 use orbit_te_tcp::TcpTransport;
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, LinkId, Op, OpError, OpErrorCode, OpKind, Progress, Token, Transport,
-    TransportError,
+    Arm, Capabilities, Completion, LinkId, Notice, Op, OpError, OpErrorCode, OpKind, Progress, Token,
+    Transport, TransportError,
 };
 use orbit_te_wire::PeerId;
 use std::collections::BTreeSet;
@@ -82,6 +82,20 @@ unsafe impl Transport for Watched {
                 let error = OpError::new(OpErrorCode::CancelledUnfenced);
                 self.early.push(Completion { token: op.token, result: Err(error), bytes: 0, touched: true });
             }
+        }
+        taken
+    }
+
+    unsafe fn notify(&mut self, notice: &Notice, now: Instant) -> bool {
+        let op = notice.as_op();
+        let mut held = self.net.lock();
+        let net = &mut *held;
+        net.live.entry(self.life).or_default().accepted(&op, &mut net.report);
+        drop(held);
+        // SAFETY: the caller's promise, handed on.
+        let taken = unsafe { self.inner.notify(notice, now) };
+        if !taken {
+            self.net.lock().live.entry(self.life).or_default().returned(&op);
         }
         taken
     }

@@ -450,7 +450,8 @@ impl<S: Stream> Conn<S> {
     fn receive_once(&mut self, ranges: &mut [IoRange], scratch: &mut [u8]) -> io::Result<(usize, usize)> {
         let (count, asked) = self.targets(ranges, scratch);
         // SAFETY: the header, the table and the scratch memory are ours; a payload's addresses are covered by the lease of the
-        // request being served, or by the promise of `Transport::submit` for the op being answered.
+        // request being served, or by the promise of `Transport::submit` for the op being answered, or are those of the lane's own
+        // buffer of notifications.
         let got = unsafe { self.stream.receive(&mut ranges[..count]) }?;
         Ok((got, asked))
     }

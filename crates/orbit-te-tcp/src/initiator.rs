@@ -204,14 +204,23 @@ impl<N: Net> TcpTransport<N> {
     ) -> Result<(), ConnError> {
         let mut error = OpError::from_status(frame.status);
         let asked = match front.what {
-            Asked::Part { op, .. } => self.ops.get_mut(op).map(|state| (state.op.pieces, state.op.verify)),
+            Asked::Part { op, .. } => {
+                self.ops.get_mut(op).map(|state| (state.op.pieces, state.op.verify, state.notice.is_some()))
+            }
             _ => None,
         };
-        let (pieces, verify) = asked.unwrap_or_default();
+        let (pieces, verify, notice) = asked.unwrap_or_default();
+        if notice != (frame.op == FrameOp::NotifyDone) {
+            return Err(ConnError::Unexpected("an answer of another kind than its request"));
+        }
         if let (Some(error), Some(pieces)) = (&mut error, pieces) {
             error.piece = u32::try_from(frame.offset).ok().filter(|at| (*at as usize) < pieces.len());
         }
         match (frame.op, front.what) {
+            (FrameOp::NotifyDone, Asked::Part { op, length, .. }) => {
+                asking.pop();
+                self.part_done(op, if error.is_none() { length } else { 0 }, error);
+            }
             (FrameOp::WriteDone, Asked::Part { op, kind: OpKind::Write, address, length }) => {
                 asking.pop();
                 if let Some(sums) = frame.sums() {

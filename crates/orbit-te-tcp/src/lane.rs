@@ -85,6 +85,8 @@ pub(crate) struct Answering {
     /// What the session may reach beside regions whose own key it has.
     pub(crate) holder: Arc<Holder>,
     pub(crate) landing: Option<Landing>,
+    /// The bytes of a notification that is under way.
+    pub(crate) notification: Vec<u8>,
     /// A list request whose table is under way.
     pub(crate) listing: Option<Frame>,
 }

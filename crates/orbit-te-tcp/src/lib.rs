@@ -29,6 +29,7 @@ mod socket;
 mod sys;
 mod target;
 mod target_list;
+mod target_notification;
 pub mod transport;
 
 pub use address::TcpAddress;

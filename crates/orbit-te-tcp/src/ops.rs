@@ -10,6 +10,8 @@ pub(crate) type OpSlot = u32;
 #[derive(Debug)]
 pub(crate) struct OpState {
     pub(crate) op: Op,
+    /// For a notification, its number; the op is then a write to no region.
+    pub(crate) notice: Option<u64>,
     /// Bytes that were given to lanes, from the front.
     pub(crate) assigned: u64,
     /// Bytes that are known to be in place.
@@ -81,10 +83,11 @@ impl OpTable {
     }
 
     /// Takes an op in; none when all slots are used.
-    pub(crate) fn insert(&mut self, op: Op) -> Option<OpSlot> {
+    pub(crate) fn insert(&mut self, op: Op, notice: Option<u64>) -> Option<OpSlot> {
         let slot = self.free.pop()?;
         self.slots[slot as usize] = Some(OpState {
             op,
+            notice,
             assigned: 0,
             landed: 0,
             touched: false,

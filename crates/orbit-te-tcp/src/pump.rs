@@ -85,17 +85,20 @@ impl<N: Net> TcpTransport<N> {
         let limit = self.config.chunk_bytes.max(1).min(part_limit(asking.limits.payload_bytes));
         // A list goes whole: it was cut to fit this side's limit when it was made. Over a peer's lower one it would cost the lane.
         let pieces = state.op.pieces;
+        let whole = pieces.is_some() || state.notice.is_some();
         if pieces.is_some() && state.unassigned() > part_limit(asking.limits.payload_bytes) {
             // Failing it takes it out of its link's queue.
             self.fail_op(op, OpError::new(OpErrorCode::BadLength));
             return false;
         }
-        let length = if pieces.is_some() { state.unassigned() } else { state.unassigned().min(limit) };
+        let length = if whole { state.unassigned() } else { state.unassigned().min(limit) };
         let [region, generation, key, _] = state.op.remote.key.0;
+        let region = state.notice.unwrap_or(region);
         let address = state.op.local.address + state.assigned;
         let (kind, verify) = (state.op.kind, state.op.verify);
         let frame = Frame {
             op: match (kind, pieces) {
+                _ if state.notice.is_some() => FrameOp::Notify,
                 (OpKind::Write, None) => FrameOp::Write,
                 (OpKind::Read, None) => FrameOp::Read,
                 (OpKind::Write, Some(_)) => FrameOp::WriteList,

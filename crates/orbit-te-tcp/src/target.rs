@@ -75,6 +75,7 @@ impl<N: Net> TcpTransport<N> {
             limits: terms.limits,
             holder,
             landing: None,
+            notification: Vec::new(),
             listing: None,
         });
         self.lanes.put(slot, Lane { conn, role, listed: false });
@@ -147,6 +148,9 @@ impl<N: Net> TcpTransport<N> {
                 Received::Payload(verdict) => {
                     if let Some(landing) = answering.landing.take() {
                         let answer = match verdict {
+                            _ if landing.frame.op == FrameOp::Notify => {
+                                self.notified(&landing.frame, answering)?
+                            }
                             Verdict::Good => landing.frame.answer(FrameOp::WriteDone, landing.status),
                             Verdict::Unreadable => {
                                 landing.frame.answer(FrameOp::WriteDone, Status::MemoryFault)
@@ -259,7 +263,8 @@ impl<N: Net> TcpTransport<N> {
                 conn.push(&frame.answer(FrameOp::FenceDone, Status::Ok), 0, 0, Verify::Off, None);
                 return Ok(0);
             }
-            FrameOp::WriteDone | FrameOp::ReadDone | FrameOp::FenceDone => {
+            FrameOp::Notify => self.take_notification(frame, answering, conn)?,
+            FrameOp::WriteDone | FrameOp::ReadDone | FrameOp::FenceDone | FrameOp::NotifyDone => {
                 return Err(ConnError::Unexpected("an answer where a request was expected"));
             }
         }

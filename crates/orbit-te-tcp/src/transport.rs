@@ -12,10 +12,11 @@ use crate::ops::{OpSlot, OpTable};
 use arc_swap::ArcSwap;
 use orbit_te_memory::{Grants, KindSet, RegionTable, Registry};
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, Event, LinkId, Op, OpError, OpErrorCode, OpKind, Pieces, Progress, Token,
-    Transport, TransportError,
+    Arm, Capabilities, Completion, Event, LinkId, Mailbox, Notice, Op, OpError, OpErrorCode, OpKind, Pieces,
+    Progress, Token, Transport, TransportError,
 };
 use orbit_te_wire::limits::{MAX_PAYLOAD_BYTES, MAX_PIECES};
+use orbit_te_wire::notification::MAX_BYTES;
 use orbit_te_wire::{PeerId, SessionId};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -57,6 +58,8 @@ pub struct TcpTransport<N: Net = Os> {
     /// Looked at anew for each request: a kept snapshot would keep the memory of regions that were withdrawn.
     pub(crate) regions: Arc<ArcSwap<RegionTable>>,
     pub(crate) grants: Arc<Grants>,
+    /// Where notifications go; without it nobody listens.
+    pub(crate) mailbox: Option<Arc<dyn Mailbox>>,
     pub(crate) net: N,
     pub(crate) lanes: Lanes<N::Stream>,
     links: Vec<LinkEntry>,
@@ -105,6 +108,7 @@ impl<N: Net> TcpTransport<N> {
         TcpTransport {
             regions: registry.table(),
             grants: registry.grants().clone(),
+            mailbox: None,
             net,
             lanes: Lanes::new(),
             links: Vec::new(),
@@ -125,6 +129,11 @@ impl<N: Net> TcpTransport<N> {
             config,
             identity,
         }
+    }
+
+    /// Hands the notifications of peers in here from now on.
+    pub fn deliver_to(&mut self, mailbox: Arc<dyn Mailbox>) {
+        self.mailbox = Some(mailbox);
     }
 
     pub(crate) fn link_mut(&mut self, slot: u32) -> Option<&mut Link> {
@@ -182,6 +191,18 @@ impl<N: Net> TcpTransport<N> {
             if let Some(lane) = self.lanes.take(slot) {
                 self.lane_broke(slot, lane, error.into(), now);
             }
+        }
+    }
+
+    /// Takes an op in that waits for a lane of its link.
+    fn queue_op(&mut self, op: Op, notice: Option<u64>) {
+        if let (Some(slot), Some(link)) = (self.ops.insert(op, notice), self.find_link(op.link)) {
+            link.queue.push(op.priority, slot);
+            if let Some(down) = link.down_since {
+                let at = down + self.config.unreachable_after;
+                self.wake_by(at);
+            }
+            self.pump_later(op.link.slot);
         }
     }
 
@@ -343,6 +364,7 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             needs_target_cpu: true,
             fences: true,
             checksums: true,
+            notifications: true,
         }
     }
 
@@ -391,19 +413,30 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
                 self.refuse_op(op, OpErrorCode::OutOfRange);
             } else if self.find_link(op.link).is_none() {
                 self.refuse_op(op, OpErrorCode::NoLink);
-            } else if let (Some(slot), Some(link)) = (self.ops.insert(*op), self.find_link(op.link)) {
-                link.queue.push(op.priority, slot);
-                if let Some(down) = link.down_since {
-                    let at = down + self.config.unreachable_after;
-                    self.wake_by(at);
-                }
-                if !self.to_pump.contains(&op.link.slot) {
-                    self.to_pump.push(op.link.slot);
-                }
+            } else {
+                self.queue_op(*op, None);
             }
         }
         self.pump_all(now);
         taken
+    }
+
+    unsafe fn notify(&mut self, notice: &Notice, now: Instant) -> bool {
+        if self.ops.is_full() || self.done.len() >= self.config.max_ops as usize {
+            return false;
+        }
+        let op = notice.as_op();
+        if self.closed {
+            self.refuse_op(&op, OpErrorCode::Closed);
+        } else if !(1..=MAX_BYTES as u64).contains(&notice.bytes.length) {
+            self.refuse_op(&op, OpErrorCode::BadLength);
+        } else if self.find_link(op.link).is_none() {
+            self.refuse_op(&op, OpErrorCode::NoLink);
+        } else {
+            self.queue_op(op, Some(notice.number));
+            self.pump_all(now);
+        }
+        true
     }
 
     fn cancel(&mut self, tokens: RangeInclusive<Token>, now: Instant) {

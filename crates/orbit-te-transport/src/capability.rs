@@ -29,6 +29,8 @@ pub struct Capabilities {
     pub fences: bool,
     /// Whether it verifies the bytes of an op end to end when the op asks for it; otherwise it refuses such an op as unsupported.
     pub checksums: bool,
+    /// Whether it carries notifications ([`crate::Transport::notify`]); otherwise it takes none.
+    pub notifications: bool,
 }
 
 impl Capabilities {

@@ -65,6 +65,10 @@ pub enum OpErrorCode {
     Unsupported,
     /// Pieces of the op overlap where they are written, or are not in the order of their offsets.
     Overlap,
+    /// The peer's queue of notifications is full.
+    QueueFull,
+    /// Nobody takes notifications at the peer.
+    NobodyListens,
 }
 
 impl OpErrorCode {
@@ -92,6 +96,8 @@ impl OpErrorCode {
             OpErrorCode::LinkBrokenUnfenced => 19,
             OpErrorCode::GrantEnded => 20,
             OpErrorCode::Overlap => 21,
+            OpErrorCode::QueueFull => 22,
+            OpErrorCode::NobodyListens => 23,
         }
     }
 
@@ -111,6 +117,8 @@ impl OpErrorCode {
             | OpErrorCode::Cancelled
             | OpErrorCode::CancelledUnfenced
             | OpErrorCode::Overlap
+            | OpErrorCode::QueueFull
+            | OpErrorCode::NobodyListens
             | OpErrorCode::Unsupported => ErrorClass::Op,
             OpErrorCode::PeerShuttingDown
             | OpErrorCode::NoLink
@@ -155,6 +163,8 @@ impl OpErrorCode {
             OpErrorCode::Closed => "the transport is closed",
             OpErrorCode::Unsupported => "the transport does not do this",
             OpErrorCode::Overlap => "pieces overlap where they are written, or are out of order",
+            OpErrorCode::QueueFull => "the peer's queue of notifications is full; try again later",
+            OpErrorCode::NobodyListens => "nobody takes notifications at the peer any more",
         }
     }
 }
@@ -229,7 +239,9 @@ impl OpError {
             Status::ShuttingDown => OpErrorCode::PeerShuttingDown,
             Status::MemoryFault => OpErrorCode::RemoteMemoryFault,
             Status::Checksum => OpErrorCode::Checksum,
+            Status::QueueFull => OpErrorCode::QueueFull,
             Status::Overlap => OpErrorCode::Overlap,
+            Status::NobodyListens => OpErrorCode::NobodyListens,
         };
         Some(OpError::new(code))
     }

@@ -9,6 +9,7 @@
 
 pub mod capability;
 pub mod error;
+pub mod mailbox;
 pub mod op;
 pub mod priority;
 pub mod progress;
@@ -18,6 +19,7 @@ pub mod transport;
 
 pub use capability::Capabilities;
 pub use error::{ErrorClass, Mismatch, OpError, OpErrorCode, TransportError};
+pub use mailbox::{Mailbox, Notice, Undelivered};
 pub use op::{LinkId, Op, OpKind, Pieces, RemoteSpan, Token, Verify};
 pub use priority::{Priority, PriorityQueue};
 pub use progress::{Arm, Completion, Event, Progress};

@@ -4,6 +4,7 @@
 
 use crate::capability::Capabilities;
 use crate::error::TransportError;
+use crate::mailbox::Notice;
 use crate::op::{LinkId, Op, Token};
 use crate::progress::{Arm, Progress};
 use orbit_te_wire::PeerId;
@@ -55,6 +56,17 @@ pub unsafe trait Transport: Send {
     /// the slices behind [`Op::pieces`](crate::Op::pieces). No two ops in flight have the same token; one that has completed
     /// may be used again.
     unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize;
+
+    /// Takes a notification; false, which is no error, when it is full, or carries none by
+    /// [`Capabilities::notifications`](crate::Capabilities::notifications). It completes as an op does, and counts as one: with
+    /// success once the peer's [`Mailbox`](crate::Mailbox) has taken it, with the mailbox's answer, or with an error of its link; after
+    /// [`OpErrorCode::LinkBroken`](crate::OpErrorCode::LinkBroken), or a cancel, it is not known whether it was taken. While the
+    /// link is not up, it waits. Two of one link may overtake each other.
+    ///
+    /// # Safety
+    /// Its bytes stay valid and unchanged until the completion was given out by [`Transport::poll`]; its token is that of
+    /// no op in flight.
+    unsafe fn notify(&mut self, notice: &Notice, now: Instant) -> bool;
 
     /// Gives up the ops with these tokens: each completes soon, with success if it was just about to, otherwise with
     /// [`OpErrorCode::Cancelled`](crate::OpErrorCode::Cancelled) or

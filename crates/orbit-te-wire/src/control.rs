@@ -63,21 +63,6 @@ pub enum Control {
         /// Why, for a person.
         reason: String,
     },
-    /// Bytes with a name, for the application. Answered by [`Control::NotifyDone`] once queued there, or refused.
-    Notify {
-        /// The number to repeat; rises with each notification of a session.
-        request: u64,
-        /// The notification's name.
-        name: String,
-        /// Its bytes.
-        #[serde(with = "codec::bytes")]
-        payload: Vec<u8>,
-    },
-    /// The notification is in the receiver's queue.
-    NotifyDone {
-        /// The notification's number.
-        request: u64,
-    },
     /// Bytes from one transport to its counterpart at the peer.
     Transport {
         /// The transport's name.
@@ -138,15 +123,11 @@ impl Control {
             Control::Refused { reason, .. } | Control::Goodbye { reason } => {
                 bound("reason", reason.len(), MAX_REASON_BYTES)
             }
-            Control::Notify { name, payload, .. } => {
-                bound("notification name", name.len(), MAX_NAME_BYTES)?;
-                bound("notification", payload.len(), MAX_NOTIFICATION_BYTES)
-            }
             Control::Transport { transport, bytes } => {
                 bound("transport name", transport.len(), MAX_TRANSPORT_NAME_BYTES)?;
                 bound("transport message", bytes.len(), MAX_NOTIFICATION_BYTES)
             }
-            Control::Ping { .. } | Control::Pong { .. } | Control::NotifyDone { .. } => Ok(()),
+            Control::Ping { .. } | Control::Pong { .. } => Ok(()),
         }
     }
 }

@@ -9,7 +9,7 @@
 //! | 4 | 2 | status |
 //! | 6 | 2 | zero |
 //! | 8 | 8 | request id |
-//! | 16 | 8 | region |
+//! | 16 | 8 | region; of a notification its number |
 //! | 24 | 8 | generation |
 //! | 32 | 8 | region key; in the answer to a damaged write the sum of the bytes that came |
 //! | 40 | 8 | offset in the region, bytes; in a list request the number of pieces; in a refused one's answer the first bad piece |
@@ -57,6 +57,10 @@ pub enum FrameOp {
     /// Request: a table of as many pieces as `offset` says follows; send their bytes in turn, `length` in all. Answered by
     /// [`FrameOp::ReadDone`].
     ReadList = 8,
+    /// Request: `length` payload bytes follow, a [`crate::note`]. Its number, which rises within a session, is in `region`.
+    Notify = 9,
+    /// Answer to [`FrameOp::Notify`]: it stands in the receiver's queue, or `status` says why not. No payload.
+    NotifyDone = 10,
 }
 
 impl FrameOp {
@@ -70,6 +74,8 @@ impl FrameOp {
             6 => FrameOp::FenceDone,
             7 => FrameOp::WriteList,
             8 => FrameOp::ReadList,
+            9 => FrameOp::Notify,
+            10 => FrameOp::NotifyDone,
             other => return Err(WireError::Unknown { what: "frame op", value: u64::from(other) }),
         })
     }
@@ -101,8 +107,12 @@ pub enum Status {
     Checksum = 9,
     /// The grant under which the region key was given was revoked, or has expired.
     GrantEnded = 10,
+    /// The receiver's queue of notifications is full.
+    QueueFull = 11,
     /// Pieces of a list write overlap, or do not come in the order of their offsets.
     Overlap = 12,
+    /// Nobody takes notifications at the receiver.
+    NobodyListens = 13,
 }
 
 impl Status {
@@ -119,7 +129,9 @@ impl Status {
             8 => Status::MemoryFault,
             9 => Status::Checksum,
             10 => Status::GrantEnded,
+            11 => Status::QueueFull,
             12 => Status::Overlap,
+            13 => Status::NobodyListens,
             other => return Err(WireError::Unknown { what: "frame status", value: u64::from(other) }),
         })
     }
@@ -177,7 +189,9 @@ impl Frame {
     /// How many payload bytes follow this header.
     pub fn payload_bytes(&self) -> u64 {
         match (self.op, self.status) {
-            (FrameOp::Write | FrameOp::WriteList, _) | (FrameOp::ReadDone, Status::Ok) => self.length,
+            (FrameOp::Write | FrameOp::WriteList | FrameOp::Notify, _) | (FrameOp::ReadDone, Status::Ok) => {
+                self.length
+            }
             _ => 0,
         }
     }
@@ -233,7 +247,12 @@ impl Frame {
         }
         let request = matches!(
             op,
-            FrameOp::Write | FrameOp::Read | FrameOp::Fence | FrameOp::WriteList | FrameOp::ReadList
+            FrameOp::Write
+                | FrameOp::Read
+                | FrameOp::Fence
+                | FrameOp::WriteList
+                | FrameOp::ReadList
+                | FrameOp::Notify
         );
         let trailer = b[3] & TRAILER_FLAG != 0;
         if trailer && !may_have_trailer(op, status) {
@@ -273,6 +292,8 @@ fn may_have_trailer(op: FrameOp, status: Status) -> bool {
     match op {
         FrameOp::Write | FrameOp::WriteList | FrameOp::Read | FrameOp::ReadList => true,
         FrameOp::ReadDone => status == Status::Ok,
-        FrameOp::WriteDone | FrameOp::Fence | FrameOp::FenceDone => false,
+        FrameOp::WriteDone | FrameOp::Fence | FrameOp::FenceDone | FrameOp::Notify | FrameOp::NotifyDone => {
+            false
+        }
     }
 }

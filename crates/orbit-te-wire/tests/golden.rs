@@ -159,6 +159,7 @@ fn answered(op: FrameOp, status: Status, id: u64, offset: u64, length: u64) -> F
 
 fn frames() -> Vec<Row<Frame>> {
     let fence = Frame { id: 10, region: RegionId(7), generation: Generation(0), ..BLANK };
+    let notify = Frame { id: 12, region: RegionId(3), generation: Generation(0), length: 7, ..BLANK };
     vec![
         row(
             "write",
@@ -256,7 +257,35 @@ fn frames() -> Vec<Row<Frame>> {
             "4f54 04 00 0300 0000 0b00000000000000 2a00000000000000 0300000000000000 0000000000000000 \
              0100000000000000 0104000000000000 00000000 eef49354",
         ),
+        row(
+            "notify",
+            Frame { op: FrameOp::Notify, status: Status::Ok, ..notify },
+            "4f54 09 00 0000 0000 0c00000000000000 0300000000000000 0000000000000000 0000000000000000 \
+             0000000000000000 0700000000000000 00000000 4626229e",
+        ),
+        row(
+            "notify_done",
+            Frame { op: FrameOp::NotifyDone, status: Status::Ok, ..notify },
+            "4f54 0a 00 0000 0000 0c00000000000000 0300000000000000 0000000000000000 0000000000000000 \
+             0000000000000000 0700000000000000 00000000 ab335044",
+        ),
+        row(
+            "notify_refused",
+            Frame { op: FrameOp::NotifyDone, status: Status::QueueFull, ..notify },
+            "4f54 0a 00 0b00 0000 0c00000000000000 0300000000000000 0000000000000000 0000000000000000 \
+             0000000000000000 0700000000000000 00000000 56178406",
+        ),
     ]
+}
+
+/// What stands behind `notify` in [`frames`]: the name `step`, and two bytes.
+const NOTIFICATION: &str = "04 73746570 00ff";
+
+#[test]
+fn a_notification() {
+    let bytes = notification::encode("step", &[0, 0xff]).unwrap();
+    assert_eq!(bytes, unhex(NOTIFICATION));
+    assert_eq!(notification::decode(&bytes), Ok(("step", &[0, 0xff][..])));
 }
 
 /// The table of the lists in [`frames`]: three pieces of a region of 1 MiB.
@@ -293,20 +322,14 @@ fn controls() -> Vec<Row<Control>> {
             "27000000 04000000 0200000000000000 00000000 0f00000000000000 6e6f2073756368207365676d656e74",
         ),
         row(
-            "notify",
-            Control::Notify { request: 3, name: "step".into(), payload: vec![0, 255] },
-            "22000000 05000000 0300000000000000 0400000000000000 73746570 0200000000000000 00ff",
-        ),
-        row("notify_done", Control::NotifyDone { request: 3 }, "0c000000 06000000 0300000000000000"),
-        row(
             "transport",
             Control::Transport { transport: "rdma".into(), bytes: vec![1, 2, 3] },
-            "1b000000 07000000 0400000000000000 72646d61 0300000000000000 010203",
+            "1b000000 05000000 0400000000000000 72646d61 0300000000000000 010203",
         ),
         row(
             "goodbye",
             Control::Goodbye { reason: "done".into() },
-            "10000000 08000000 0400000000000000 646f6e65",
+            "10000000 06000000 0400000000000000 646f6e65",
         ),
     ]
 }
@@ -483,8 +506,11 @@ fn numbers() {
         Status::MemoryFault,
         Status::Checksum,
         Status::GrantEnded,
+        Status::QueueFull,
+        Status::Overlap,
+        Status::NobodyListens,
     ];
-    for (number, status) in (0u16..).zip(statuses).chain([(12, Status::Overlap)]) {
+    for (number, status) in (0u16..).zip(statuses) {
         let bytes = Frame { op: FrameOp::ReadDone, status, ..BLANK }.encode();
         assert_eq!(bytes[4..6], number.to_le_bytes(), "{status:?}");
         assert_eq!(Frame::decode(&bytes).map(|f| f.status), Ok(status));
@@ -507,7 +533,9 @@ fn the_document_shows_these_bytes() {
     let named = |name| controls().into_iter().find(|row| row.name == name).map(|row| bytes(row.hex)).unwrap();
     let list = frames().into_iter().find(|row| row.name == "write_list").unwrap().hex;
     let list = [bytes(list), bytes(TABLE)].concat();
-    assert_eq!(shown, [bytes(hellos()[0].hex), named("open"), list, bytes(descriptors()[0].hex)]);
+    let notify = frames().into_iter().find(|row| row.name == "notify").unwrap().hex;
+    let notify = [bytes(notify), bytes(NOTIFICATION)].concat();
+    assert_eq!(shown, [bytes(hellos()[0].hex), named("open"), list, notify, bytes(descriptors()[0].hex)]);
 }
 
 /// Writes the first inputs of the fuzz targets: the vectors above, one a file.
@@ -544,6 +572,7 @@ fn write_fuzz_seeds() {
         let ahead = [&(1u64 << 20).to_le_bytes()[..], &length.to_le_bytes(), &[write_list]].concat();
         write("pieces", name, [ahead, unhex(TABLE)].concat());
     }
+    write("notification", "step", unhex(NOTIFICATION));
     write("transport_key", "tcp", unhex(TCP_KEY));
     write("token", "token", TOKEN.into());
 }

@@ -6,6 +6,7 @@ mod strategies;
 use orbit_te_wire::hello::PRELUDE_BYTES;
 use orbit_te_wire::limits::{MAX_CONTROL_BYTES, MAX_HELLO_BYTES, MAX_TOKEN_BYTES};
 use orbit_te_wire::*;
+use proptest::collection::vec;
 use proptest::prelude::*;
 use strategies::*;
 
@@ -80,7 +81,7 @@ proptest! {
     #[test]
     fn a_frames_payload_is_its_length_or_nothing(frame in frame()) {
         let carries = match frame.op {
-            FrameOp::Write | FrameOp::WriteList => true,
+            FrameOp::Write | FrameOp::WriteList | FrameOp::Notify => true,
             FrameOp::ReadDone => frame.status == Status::Ok,
             _ => false,
         };
@@ -95,6 +96,24 @@ proptest! {
         prop_assert_eq!((answer.id, answer.region, answer.offset), (asked.id, asked.region, asked.offset));
         prop_assert_eq!((answer.length, answer.status), (asked.length, status));
         prop_assert_eq!((answer.key, answer.payload_crc), (0, 0), "a key is not sent back");
+    }
+
+    #[test]
+    fn notifications_round_trip(name in "\\PC{0,60}", payload in vec(any::<u8>(), 0..600), cut: prop::sample::Index) {
+        let bytes = notification::encode(&name, &payload).unwrap();
+        prop_assert_eq!(notification::decode(&bytes), Ok((name.as_str(), payload.as_slice())));
+        // Cut, it is shorter or refused; never something else.
+        match notification::decode(&bytes[..cut.index(bytes.len())]) {
+            Ok((found, rest)) => prop_assert!(found == name && payload.starts_with(rest)),
+            Err(_) => prop_assert!(cut.index(bytes.len()) <= name.len()),
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_notification_or_refused(bytes in vec(any::<u8>(), 0..600)) {
+        if let Ok((name, payload)) = notification::decode(&bytes) {
+            prop_assert_eq!(notification::encode(name, payload).unwrap(), bytes);
+        }
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! A batch: requests that are submitted together and end together. Rule: it is checked whole, and admitted whole or not at all.
 
 use crate::admission::Permit;
-use crate::clock;
-use crate::error::{Error, TransferError};
+use crate::error::Error;
 use crate::prepared::{Kept, Posting, Prepared};
 use crate::receipt::Requests;
 use crate::region::Slice;
 use crate::segment::Segment;
 use crate::shared::Shared;
-use crate::transfer::{Afterwards, Part, Timing, TransferState};
+use crate::transfer::{Announcement, Part, Timing, TransferState};
 use crate::worker::Worker;
 use orbit_te_memory::{Lease, Region};
 use orbit_te_transport::{Op, OpKind, Priority, Token, Verify};
@@ -201,9 +200,9 @@ impl Batch {
             }
         }
         let records = Requests::new(lengths.into_iter());
-        let afterwards =
-            self.notification.map(|(segment, name, payload)| announce(shared, segment, name, payload));
-        Ok(TransferState::new(parts, records, (leases, kept), timing, permit, afterwards.transpose()?))
+        let announcement =
+            self.notification.map(|(segment, name, payload)| announce(shared, &segment, &name, &payload));
+        Ok(TransferState::new(parts, records, (leases, kept), timing, permit, announcement.transpose()?))
     }
 
     /// How long it may take from submitting on.
@@ -224,41 +223,35 @@ fn mode(verified: bool, region: &Region) -> Verify {
     if verified { Verify::on(region.backing().may_vanish()) } else { Verify::Off }
 }
 
-fn announce(shared: &Arc<Shared>, to: Segment, name: String, payload: Vec<u8>) -> Result<Afterwards, Error> {
-    check_notification(&to, &name, &payload)?;
-    let control = shared.control.clone();
-    Ok(Box::new(move |state: Arc<TransferState>| {
-        let limit = state.deadline.saturating_duration_since(clock::now());
-        let ends = Ends(Some(state));
-        control.spawn(async move {
-            let sent = notify(&to, name, payload, limit.max(Duration::from_millis(1))).await;
-            ends.with(sent.err().map(|e| TransferError::Notification(Arc::from(e.to_string()))));
+/// A notification that the peer can take, as it travels.
+pub(crate) fn announce(
+    shared: &Arc<Shared>,
+    to: &Segment,
+    name: &str,
+    payload: &[u8],
+) -> Result<Announcement, Error> {
+    check_notification(to, name, payload)?;
+    let peer = &to.inner.peer;
+    if let Some(cause) = peer.gone() {
+        return Err(Error::PeerGone { peer: peer.id, cause: cause.to_string() });
+    }
+    if !Arc::ptr_eq(&to.inner.shared, shared) {
+        return Err(Error::BadRequest {
+            index: 0,
+            why: "the segment was opened by another engine".to_string(),
         });
-    }))
-}
-
-/// A transfer whose end is with the control thread, which may be gone before it comes to that.
-struct Ends(Option<Arc<TransferState>>);
-
-impl Ends {
-    fn with(mut self, error: Option<TransferError>) {
-        if let Some(state) = self.0.take() {
-            state.end(error);
-        }
     }
-}
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        if let Some(state) = self.0.take() {
-            state.end(Some(TransferError::Notification(Arc::from("the engine was shut down"))));
-        }
-    }
+    let bytes = orbit_te_wire::notification::encode(name, payload)?;
+    Ok(Announcement { worker: peer.worker.clone(), link: peer.link, bytes })
 }
 
 /// Refuses a notification that the peer would not take.
-pub(crate) fn check_notification(to: &Segment, name: &str, payload: &[u8]) -> Result<(), Error> {
+fn check_notification(to: &Segment, name: &str, payload: &[u8]) -> Result<(), Error> {
     let session = &to.inner.peer.session;
+    if !to.inner.peer.worker.capabilities().notifications {
+        let why = "the transport to its peer carries no notifications".to_string();
+        return Err(Error::BadRequest { index: 0, why });
+    }
     if !session.terms().features.contains(Features::NOTIFICATIONS) {
         let (address, code) = (session.address.to_string(), Some(RefusalCode::Unsupported));
         return Err(Error::Refused { address, code, reason: "it does not take notifications".to_string() });
@@ -273,16 +266,4 @@ pub(crate) fn check_notification(to: &Segment, name: &str, payload: &[u8]) -> Re
         return Err(Error::BadRequest { index: 0, why });
     }
     Ok(())
-}
-
-/// Sends a notification and waits until it stands in the peer's queue.
-pub(crate) async fn notify(
-    to: &Segment,
-    name: String,
-    payload: Vec<u8>,
-    limit: Duration,
-) -> Result<(), Error> {
-    let session = to.inner.peer.session.clone();
-    let question = |request| orbit_te_wire::Control::Notify { request, name, payload };
-    session.ask("a notification", limit, question).await.map(|_| ())
 }

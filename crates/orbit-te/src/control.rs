@@ -218,6 +218,7 @@ pub(crate) async fn welcome<S: Accepted>(shared: Weak<Shared>, incoming: Incomin
     let heartbeat = strong.config.heartbeat;
     let (session, queue) = Session::new(id, hello.peer, from, terms);
     strong.registry.grants().begin(id, hello.peer);
+    strong.inbox.begin(id, hello.peer);
     strong.admitted.lock().insert(id, session.clone());
     drop(strong);
     let said = match reply.encode() {
@@ -232,6 +233,7 @@ pub(crate) async fn welcome<S: Accepted>(shared: Weak<Shared>, incoming: Incomin
     if let Some(shared) = shared.upgrade() {
         shared.admitted.lock().remove(&id);
         shared.registry.grants().end(id);
+        shared.inbox.end(id);
         shared.drop_session(id);
     }
 }

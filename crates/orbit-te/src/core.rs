@@ -3,7 +3,9 @@
 
 #![allow(unsafe_code)]
 
+use crate::announcer::{self, Announcer};
 use crate::dead::DeadTransport;
+use crate::ending::{Ended, GivenUp};
 use crate::error::{Error, TransferError};
 use crate::peer::LinkStatus;
 use crate::receipt::{Landed, Tally};
@@ -32,6 +34,8 @@ const POLL_BUDGET: usize = 256;
 pub(crate) enum Command {
     /// Carry out a part of a transfer.
     Submit { transfer: Arc<TransferState>, part: usize },
+    /// Send the notification of a transfer whose bytes are in place.
+    Announce(Arc<TransferState>),
     /// Give a transfer up.
     Cancel(Arc<TransferState>),
     /// Make a link.
@@ -43,14 +47,6 @@ pub(crate) enum Command {
     },
     /// Close a link; its transfers fail.
     Disconnect(LinkId),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum GivenUp {
-    No,
-    Cancelled,
-    Deadline,
-    Closed,
 }
 
 struct Active {
@@ -99,26 +95,12 @@ pub(crate) struct Core {
     progress: Progress,
     /// Ops on their way to the transport; kept for its memory.
     ops: Vec<Op>,
-    /// Parts that are over and not yet told: telling may run an owner's code, so the core must be free for it.
+    /// What is over and not yet told: telling may run an owner's code, so the core must be free for it.
     ended: Vec<Ended>,
+    announcer: Announcer,
     next_deadline: Option<Instant>,
     /// How transfers end that come now, if none is taken any more.
     closed: Option<TransferError>,
-}
-
-/// A part of a transfer that is over.
-pub(crate) struct Ended {
-    transfer: Arc<TransferState>,
-    part: usize,
-    tally: Tally,
-    error: Option<TransferError>,
-}
-
-impl Ended {
-    /// Tells the transfer. Drops leases, and with them perhaps memory and its owner; wakes whoever waits.
-    pub(crate) fn tell(self) {
-        self.transfer.part_done(self.part, &self.tally, self.error);
-    }
 }
 
 impl Core {
@@ -138,6 +120,7 @@ impl Core {
             progress: Progress::with_capacity(POLL_BUDGET),
             ops: Vec::with_capacity(SUBMIT_OPS),
             ended: Vec::with_capacity(POLL_BUDGET),
+            announcer: Announcer::default(),
             next_deadline: None,
             closed: None,
         }
@@ -145,7 +128,7 @@ impl Core {
 
     /// Whether there is nothing to wait for.
     pub(crate) fn is_idle(&self) -> bool {
-        self.free.len() == self.active.len() && self.transport.is_drained()
+        self.free.len() == self.active.len() && self.announcer.is_idle() && self.transport.is_drained()
     }
 
     /// Takes commands and hands requests to the transport, which begins with them; whether there were any.
@@ -155,6 +138,7 @@ impl Core {
             any = true;
             match command {
                 Command::Submit { transfer, part } => self.begin(transfer, part),
+                Command::Announce(transfer) => self.announcer.push(transfer, &mut self.ended),
                 Command::Cancel(transfer) => self.cancel(&transfer, now),
                 Command::Connect { peer, address, status, reply } => {
                     let result = self.transport.connect(peer, &address, now).map_err(Error::from);
@@ -169,6 +153,7 @@ impl Core {
                 }
                 Command::Disconnect(link) => {
                     self.transport.disconnect(link, now);
+                    self.announcer.forget(link);
                     self.closed_links.push_back(link);
                     if self.closed_links.len() > CLOSED_LINKS {
                         self.closed_links.pop_front().and_then(|old| self.links.remove(&old));
@@ -176,7 +161,7 @@ impl Core {
                 }
             }
         }
-        self.hand_over(now) | any
+        self.hand_over(now) | self.announcer.hand_over(&mut *self.transport, now) | any
     }
 
     /// One step; whether anything happened.
@@ -187,16 +172,25 @@ impl Core {
         if !self.progress.is_empty() {
             let mut progress = std::mem::take(&mut self.progress);
             for completion in progress.completions.drain(..) {
-                self.completed(&completion);
+                if announcer::is_notification(completion.token) {
+                    self.announcer.completed(&completion, &self.links, &mut self.ended);
+                } else {
+                    self.completed(&completion);
+                }
             }
             for event in progress.events.drain(..) {
                 self.happened(event);
             }
             self.progress = progress;
             self.hand_over(now);
+            self.announcer.hand_over(&mut *self.transport, now);
         }
         if self.next_deadline.is_some_and(|at| at <= now) {
             self.give_up_late(now);
+            any = true;
+        }
+        if self.announcer.next_deadline().is_some_and(|at| at <= now) {
+            self.announcer.give_up_late(&mut *self.transport, now, &mut self.ended);
             any = true;
         }
         any
@@ -207,7 +201,8 @@ impl Core {
         match self.transport.arm(now) {
             Arm::Ready => Arm::Ready,
             Arm::Sleep { fd, until } => {
-                Arm::Sleep { fd, until: until.into_iter().chain(self.next_deadline).min() }
+                let deadlines = self.next_deadline.into_iter().chain(self.announcer.next_deadline());
+                Arm::Sleep { fd, until: until.into_iter().chain(deadlines).min() }
             }
         }
     }
@@ -225,6 +220,7 @@ impl Core {
         self.closed.get_or_insert(TransferError::Closed { landed: Landed::Nothing, fenced: true });
         self.feed(ring, now);
         self.give_up(now, GivenUp::Closed, |_| true);
+        self.announcer.give_all_up(&mut *self.transport, now, &mut self.ended);
     }
 
     /// Ends everything: what is still under way fails, and peers are not asked to fence it.
@@ -252,8 +248,9 @@ impl Core {
                     (tally.touched, tally.fenced) = (true, false);
                 }
             }
-            self.ended.push(Ended { transfer, part, tally, error: Some(error.clone()) });
+            self.ended.push(Ended::Part { transfer, part, tally, error: Some(error.clone()) });
         }
+        self.announcer.fail(&error, &mut self.ended);
         self.free.clear();
         self.waiting.clear();
         self.shares.clear();
@@ -264,7 +261,7 @@ impl Core {
     fn begin(&mut self, transfer: Arc<TransferState>, part: usize) {
         if let Some(error) = self.closed.clone() {
             transfer.parts[part].ops.iter().for_each(|op| transfer.records.never(op.token.0 as usize));
-            self.ended.push(Ended { transfer, part, tally: Tally::default(), error: Some(error) });
+            self.ended.push(Ended::Part { transfer, part, tally: Tally::default(), error: Some(error) });
             return;
         }
         let deadline = transfer.deadline;
@@ -421,17 +418,12 @@ impl Core {
                 active.ops().first().and_then(|op| self.links.get(&op.link)).and_then(|status| status.cause())
             }
         };
-        let (fenced, after) = (active.tally.fenced, active.transfer.after);
         // Of this part; of all parts it is said at the end.
         let landed = active.tally.landed(total);
-        let error = active.error.map(|error| match active.given_up {
-            GivenUp::No => error,
-            GivenUp::Cancelled => TransferError::Cancelled { landed, fenced },
-            GivenUp::Deadline => TransferError::Deadline { after, landed, fenced, cause },
-            GivenUp::Closed => TransferError::Closed { landed, fenced },
-        });
+        let given_up = active.given_up.error(&active.transfer, (landed, active.tally.fenced), cause);
+        let error = active.error.map(|error| given_up.unwrap_or(error));
         let Active { transfer, part, tally, .. } = active;
-        self.ended.push(Ended { transfer, part, tally, error });
+        self.ended.push(Ended::Part { transfer, part, tally, error });
     }
 
     /// Whether there are parts to be told that they are over.
@@ -463,6 +455,7 @@ impl Core {
 
     fn cancel(&mut self, transfer: &Arc<TransferState>, now: Instant) {
         self.give_up(now, GivenUp::Cancelled, |a| Arc::ptr_eq(&a.transfer, transfer));
+        self.announcer.cancel(&mut *self.transport, transfer, now, &mut self.ended);
     }
 
     fn give_up_late(&mut self, now: Instant) {

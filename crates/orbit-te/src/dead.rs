@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use orbit_te_memory::KindSet;
-use orbit_te_transport::{Arm, Capabilities, LinkId, Op, Progress, Token, Transport, TransportError};
+use orbit_te_transport::{Arm, Capabilities, LinkId, Notice, Op, Progress, Token, Transport, TransportError};
 use orbit_te_wire::PeerId;
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -28,6 +28,7 @@ unsafe impl Transport for DeadTransport {
             needs_target_cpu: false,
             fences: false,
             checksums: false,
+            notifications: false,
         }
     }
 
@@ -42,6 +43,10 @@ unsafe impl Transport for DeadTransport {
 
     unsafe fn submit(&mut self, _: &[Op], _: Instant) -> usize {
         0
+    }
+
+    unsafe fn notify(&mut self, _: &Notice, _: Instant) -> bool {
+        false
     }
 
     fn cancel(&mut self, _: RangeInclusive<Token>, _: Instant) {}

@@ -1,11 +1,12 @@
 //! The engine: what a process makes one of. Rule: its threads end with it; whatever is shared with them knows no thread.
 
-use crate::batch::{self, Batch};
+use crate::batch::Batch;
 use crate::builder::{EngineBuilder, check, reachable_at};
 use crate::config::Config;
 use crate::control::{ControlThread, Target};
 use crate::error::Error;
 use crate::list::Layout;
+use crate::mailbox::Inbox;
 use crate::notification::Notifications;
 use crate::pending::Pending;
 use crate::prepared::Prepared;
@@ -66,6 +67,8 @@ impl Engine {
         };
         let control = ControlThread::start()?;
         let retention = Arc::<Retention>::default();
+        let (inbox, receiver) = Inbox::new(config.queued_notifications);
+        let inbox = Arc::new(inbox);
         let mut joins = Vec::new();
         let mut workers = Vec::new();
         let mut servers = Vec::new();
@@ -80,7 +83,7 @@ impl Engine {
             }
             for n in 0..if listener.is_some() { config.serving_workers } else { 0 } {
                 let (server, join) =
-                    Server::start(format!("orbit-te-serve-{n}"), &config, identity, &registry)?;
+                    Server::start(format!("orbit-te-serve-{n}"), &config, identity, &registry, &inbox)?;
                 servers.push(server);
                 joins.push(join);
             }
@@ -98,6 +101,7 @@ impl Engine {
             world: Arc::new(Os),
             eviction: EVICTION,
             retention,
+            mail: (inbox, receiver),
         });
         let door = listener.map(|listener| Door::open(listener, Arc::downgrade(&shared))).transpose();
         let (failed, door) = match (result, door) {
@@ -132,7 +136,7 @@ impl Engine {
     pub(crate) fn refuse_more(&self) {
         let shared = self.shared();
         shared.closed.store(true, Ordering::Release);
-        *shared.notifications.lock() = None;
+        shared.inbox.close();
         for peer in shared.peers.lock().iter() {
             peer.session.goodbye("its engine was shut down");
         }
@@ -236,17 +240,10 @@ impl Engine {
     /// [`Error::Closed`]. After [`Error::TimedOut`] and [`Error::PeerGone`] it is not known whether the owner has it.
     pub fn notify(&self, owner_of: &Segment, name: &str, payload: &[u8]) -> Pending<()> {
         const WHAT: &str = "a notification";
-        if let Err(error) = batch::check_notification(owner_of, name, payload) {
-            return Pending::ready(WHAT, Err(error));
+        match self.shared().notify(owner_of, name, payload) {
+            Ok(transfer) => Pending::announced(WHAT, transfer, owner_of.clone()),
+            Err(error) => Pending::ready(WHAT, Err(error)),
         }
-        let (sender, pending) = Pending::new(WHAT);
-        let (segment, name, payload) = (owner_of.clone(), name.to_string(), payload.to_vec());
-        let limit = self.shared().config.control_timeout;
-        self.shared().control.spawn(async move {
-            // As above.
-            let _ = sender.send(batch::notify(&segment, name, payload, limit).await);
-        });
-        pending
     }
 
     /// The receiver of peers' notifications; none when it was taken before. Once it is dropped, further notifications are refused.

@@ -54,6 +54,7 @@
 #![deny(unsafe_code)]
 
 mod admission;
+mod announcer;
 mod batch;
 mod builder;
 mod catalogue;
@@ -62,12 +63,14 @@ mod config;
 mod control;
 mod core;
 mod dead;
+mod ending;
 mod engine;
 mod error;
 mod grants;
 mod guard;
 mod handover;
 mod list;
+mod mailbox;
 #[cfg(all(test, any(orbit_loom, orbit_shuttle)))]
 mod model;
 mod notification;

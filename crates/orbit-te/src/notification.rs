@@ -2,9 +2,13 @@
 //! the sender is told.
 
 use crate::clock;
+use crate::error::{Error, TransferError};
 use crate::pending::block_on;
+use crate::receipt::Receipt;
+use crate::segment::Segment;
 use futures_core::Stream;
-use orbit_te_wire::PeerId;
+use orbit_te_transport::{OpError, OpErrorCode};
+use orbit_te_wire::{PeerId, RefusalCode};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -52,4 +56,34 @@ impl Stream for Notifications {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Notification>> {
         self.queue.poll_recv(context)
     }
+}
+
+/// The answer to a notification that was sent by itself.
+pub(crate) fn taken(end: Result<Receipt, TransferError>, to: &Segment) -> Result<(), Error> {
+    let peer = &to.inner.peer;
+    let address = || peer.address.to_string();
+    let refused = |code, error: OpError| Error::Refused {
+        address: address(),
+        code: Some(code),
+        reason: error.to_string(),
+    };
+    Err(match end {
+        Ok(_) => return Ok(()),
+        Err(TransferError::Request { error, cause, .. }) => match error.code {
+            OpErrorCode::QueueFull => refused(RefusalCode::QueueFull, error),
+            OpErrorCode::NobodyListens => refused(RefusalCode::Unsupported, error),
+            OpErrorCode::PeerShuttingDown => refused(RefusalCode::ShuttingDown, error),
+            _ => match peer.gone() {
+                Some(cause) => Error::PeerGone { peer: peer.id, cause: cause.to_string() },
+                None => {
+                    let cause = cause.map_or_else(|| error.to_string(), |cause| cause.to_string());
+                    Error::Unreachable { address: address(), cause }
+                }
+            },
+        },
+        Err(TransferError::Deadline { after, .. }) => {
+            Error::TimedOut { what: "a notification", limit: after }
+        }
+        Err(_) => Error::Closed,
+    })
 }

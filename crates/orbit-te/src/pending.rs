@@ -2,7 +2,11 @@
 //! runtime.
 
 use crate::clock;
-use crate::error::Error;
+use crate::error::{Error, TransferError};
+use crate::notification;
+use crate::receipt::Receipt;
+use crate::segment::Segment;
+use crate::transfer::Transfer;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -23,6 +27,15 @@ pub struct Pending<T> {
 enum State<T> {
     Waiting(oneshot::Receiver<Result<T, Error>>),
     Ready(Option<Result<T, Error>>),
+    Announced(Announced<T>),
+}
+
+/// A notification under way, and its receiver.
+#[derive(Debug)]
+struct Announced<T> {
+    transfer: Transfer,
+    to: Segment,
+    read: fn(Result<Receipt, TransferError>, &Segment) -> Result<T, Error>,
 }
 
 impl<T> Pending<T> {
@@ -41,7 +54,20 @@ impl<T> Pending<T> {
     /// [`Error::TimedOut`] at the limit, otherwise what went wrong with the call.
     pub fn wait(self, limit: Duration) -> Result<T, Error> {
         let what = self.what;
+        if let State::Announced(Announced { transfer, to, read }) = &self.state {
+            // The waiting thread drives it.
+            return transfer
+                .wait_for(limit)
+                .map_or(Err(Error::TimedOut { what, limit }), |end| read(end, to));
+        }
         block_on(self, clock::now().checked_add(limit)).unwrap_or(Err(Error::TimedOut { what, limit }))
+    }
+}
+
+impl Pending<()> {
+    /// The answer to a notification.
+    pub(crate) fn announced(what: &'static str, transfer: Transfer, to: Segment) -> Pending<()> {
+        Pending { what, state: State::Announced(Announced { transfer, to, read: notification::taken }) }
     }
 }
 
@@ -55,6 +81,10 @@ impl<T> Future for Pending<T> {
             State::Waiting(receiver) => {
                 // A sender that is dropped without an answer belonged to an engine that ended.
                 Pin::new(receiver).poll(context).map(|answer| answer.unwrap_or(Err(Error::Closed)))
+            }
+            State::Announced(Announced { transfer, to, read }) => {
+                let read = *read;
+                Pin::new(transfer).poll(context).map(|end| read(end, to))
             }
             State::Ready(result) => Poll::Ready(result.take().unwrap_or(Err(Error::Closed))),
         }

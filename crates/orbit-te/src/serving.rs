@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::control;
 use crate::error::Error;
 use crate::guard;
+use crate::mailbox::Inbox;
 use crate::shared::Shared;
 use crate::sleeper::Sleeper;
 use crate::world::Accepted;
@@ -64,10 +65,15 @@ impl Server {
         config: &Config,
         identity: Identity,
         registry: &Arc<Registry>,
+        inbox: &Arc<Inbox>,
     ) -> Result<(Arc<Server>, JoinHandle<()>), Error> {
         let server = Server::new(config)?;
-        let (tcp, registry) = (config.tcp, registry.clone());
-        let make = move || TcpTransport::new(tcp, identity, &registry);
+        let (tcp, registry, inbox) = (config.tcp, registry.clone(), inbox.clone());
+        let make = move || {
+            let mut transport = TcpTransport::new(tcp, identity, &registry)?;
+            transport.deliver_to(inbox.clone());
+            Ok(transport)
+        };
         let first = server.watched(make()?)?;
         let own = server.clone();
         let thread = thread::Builder::new()

@@ -1,4 +1,4 @@
-//! A control link: questions and answers, notifications, and signs of life. Rule: runs on the control thread; whoever asks from
+//! A control link: questions and answers, and signs of life. Rule: runs on the control thread; whoever asks from
 //! another thread gets its answer by a channel, and everybody who waits is told when the session ends.
 
 use crate::error::Error;
@@ -41,8 +41,6 @@ pub(crate) struct Session {
     outgoing: mpsc::Sender<Outgoing>,
     waiting: Mutex<BTreeMap<u64, oneshot::Sender<Control>>>,
     next: AtomicU64,
-    /// The number of the last notification that the peer sent.
-    notified: AtomicU64,
     gone: OnceLock<Arc<str>>,
 }
 
@@ -63,7 +61,6 @@ impl Session {
             outgoing,
             waiting: Mutex::new(BTreeMap::new()),
             next: AtomicU64::new(1),
-            notified: AtomicU64::new(0),
             gone: OnceLock::new(),
         };
         (Arc::new(session), queue)
@@ -263,23 +260,7 @@ async fn handle(session: &Session, message: Control, shared: &Weak<Shared>) -> O
                 Err((code, reason)) => refused(request, code, &reason),
             },
         },
-        // Numbers rise: this one was here before, and has been answered.
-        Control::Notify { request, .. }
-            if session.notified.fetch_max(request, Ordering::Relaxed) >= request =>
-        {
-            return None;
-        }
-        Control::Notify { request, name, payload } => match shared.upgrade() {
-            None => closed(request),
-            Some(shared) => match shared.queue_notification(session, name, payload) {
-                Ok(()) => Control::NotifyDone { request },
-                Err(reason) => refused(request, RefusalCode::QueueFull, reason),
-            },
-        },
-        Control::Pong { request }
-        | Control::Segment { request, .. }
-        | Control::Refused { request, .. }
-        | Control::NotifyDone { request } => {
+        Control::Pong { request } | Control::Segment { request, .. } | Control::Refused { request, .. } => {
             session.answered(request, message);
             return None;
         }

@@ -1,21 +1,23 @@
 //! What an engine's threads and handles share. Rule: nothing here owns a thread, so that whoever holds it keeps none alive.
 
 use crate::admission::{Admission, Permit};
-use crate::batch::Batch;
+use crate::batch::{Batch, announce};
 use crate::clock;
 use crate::config::Config;
 use crate::control::{self, Target};
 use crate::core::Command;
 use crate::error::Error;
 use crate::grants::Exposed;
+use crate::mailbox::Inbox;
 use crate::notification::Notification;
 use crate::peer::Peer;
 use crate::pending::{Pending, thread_waker};
+use crate::receipt::Requests;
 use crate::retention::Retention;
 use crate::segment::{Inner, Segment};
 use crate::serving::{Held, Server};
 use crate::session::Session;
-use crate::transfer::{Part, Timing, Transfer};
+use crate::transfer::{Part, Timing, Transfer, TransferState};
 use crate::worker::Worker;
 use crate::world::World;
 use orbit_te_memory::{Domain, Registry};
@@ -61,8 +63,7 @@ pub(crate) struct Shared {
     pub(crate) opening: Mutex<HashMap<SocketAddr, Turn>>,
     /// Sessions that peers opened to this side.
     pub(crate) admitted: Mutex<BTreeMap<SessionId, Arc<Session>>>,
-    /// None once the engine is shut down, so that the receiver ends.
-    pub(crate) notifications: Mutex<Option<mpsc::Sender<Notification>>>,
+    pub(crate) inbox: Arc<Inbox>,
     pub(crate) receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
     pub(crate) closed: AtomicBool,
 }
@@ -81,6 +82,8 @@ pub(crate) struct Parts {
     /// How long the serving threads may take to close lanes.
     pub(crate) eviction: Duration,
     pub(crate) retention: Arc<Retention>,
+    /// Where notifications come in and go out.
+    pub(crate) mail: (Arc<Inbox>, mpsc::Receiver<Notification>),
 }
 
 impl Shared {
@@ -97,8 +100,8 @@ impl Shared {
             world,
             eviction,
             retention,
+            mail: (inbox, receiver),
         } = parts;
-        let (notifications, receiver) = mpsc::channel(config.queued_notifications.max(1));
         let admission = Admission::new(config.queued_transfers, config.queued_requests);
         Arc::new(Shared {
             admission,
@@ -118,24 +121,9 @@ impl Shared {
             peers: Mutex::new(Vec::new()),
             opening: Mutex::new(HashMap::new()),
             admitted: Mutex::new(BTreeMap::new()),
-            notifications: Mutex::new(Some(notifications)),
+            inbox,
             receiver: Mutex::new(Some(receiver)),
             closed: AtomicBool::new(false),
-        })
-    }
-
-    pub(crate) fn queue_notification(
-        &self,
-        session: &Session,
-        name: String,
-        payload: Vec<u8>,
-    ) -> Result<(), &'static str> {
-        let notification = Notification { peer: session.peer, name, payload };
-        let sender = self.notifications.lock().clone();
-        let sender = sender.ok_or("the engine is shutting down")?;
-        sender.try_send(notification).map_err(|e| match e {
-            mpsc::error::TrySendError::Full(_) => "the queue of notifications is full; try again later",
-            mpsc::error::TrySendError::Closed(_) => "nobody takes notifications there any more",
         })
     }
 
@@ -269,6 +257,27 @@ impl Shared {
         for (part, Part { worker, .. }) in state.parts.iter().enumerate() {
             worker.submit_always(Command::Submit { transfer: state.clone(), part });
         }
+        Ok(Transfer { state })
+    }
+
+    /// Sends a notification that belongs to no bytes.
+    pub(crate) fn notify(
+        self: &Arc<Self>,
+        to: &Segment,
+        name: &str,
+        payload: &[u8],
+    ) -> Result<Transfer, Error> {
+        let submitted = clock::now();
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        let announcement = announce(self, to, name, payload)?;
+        let worker = announcement.worker.clone();
+        let permit = self.admission.enter(0).ok_or(Error::Full { limit: self.config.queued_transfers })?;
+        let timing = Timing { submitted, after: self.config.control_timeout };
+        let (records, nothing) = (Requests::new(std::iter::empty()), (Vec::new(), Vec::new()));
+        let state = TransferState::new(Vec::new(), records, nothing, timing, permit, Some(announcement));
+        worker.submit_always(Command::Announce(state.clone()));
         Ok(Transfer { state })
     }
 

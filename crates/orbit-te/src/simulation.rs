@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::mailbox::Inbox;
 use crate::retention::Retention;
 use crate::serving::{self, Server};
 use crate::shared::{Parts, Shared};
@@ -11,7 +12,7 @@ use crate::worker::Worker;
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_tcp::net::{Net, Stream};
 use orbit_te_tcp::{Identity, Incoming, TcpTransport};
-use orbit_te_transport::Transport;
+use orbit_te_transport::{Mailbox, Transport};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,6 +53,8 @@ impl Process {
     pub fn new(materials: Materials) -> Result<Process, Error> {
         let Materials { config, identity, registry, domains, addresses, transport, world } = materials;
         let retention = Arc::<Retention>::default();
+        let (inbox, receiver) = Inbox::new(config.queued_notifications);
+        let inbox = Arc::new(inbox);
         let worker = Worker::new(transport, &config, retention.clone())?;
         let server = Server::new(&config)?;
         let shared = Shared::new(Parts {
@@ -67,6 +70,7 @@ impl Process {
             // The serving transport gets its turn after the call that asks for it.
             eviction: Duration::ZERO,
             retention,
+            mail: (inbox, receiver),
         });
         Ok(Process { engine: Engine::without_threads(shared), worker, server })
     }
@@ -87,6 +91,11 @@ impl Process {
         S: Stream + Accepted,
     {
         serving::let_in(self.engine.shared(), connection, |_, connection| adopt(connection));
+    }
+
+    /// Where the serving transport hands in notifications.
+    pub fn mailbox(&self) -> Arc<dyn Mailbox> {
+        self.engine.shared().inbox.clone()
     }
 
     /// Does with the serving transport what the engine asks of its serving thread; whether that was anything.

@@ -3,14 +3,15 @@
 
 use crate::admission::Permit;
 use crate::clock;
+use crate::core::Command;
 use crate::error::{Error, TransferError};
 use crate::guard;
 use crate::prepared::Kept;
-use crate::receipt::{Landed, Receipt, Requests, Tally};
+use crate::receipt::{Receipt, Requests, Tally};
 use crate::worker::Worker;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use orbit_te_memory::Lease;
-use orbit_te_transport::{Op, Priority, TransportError};
+use orbit_te_transport::{LinkId, Op, Priority, TransportError};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::future::Future;
@@ -43,12 +44,18 @@ impl Part {
     }
 }
 
-/// Done once the data is in place, before the transfer ends. Called by a worker, so it may only hand work over.
-pub(crate) type Afterwards = Box<dyn FnOnce(Arc<TransferState>) + Send>;
+/// The notification that follows once the data is in place.
+pub(crate) struct Announcement {
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) link: LinkId,
+    /// As they travel.
+    pub(crate) bytes: Vec<u8>,
+}
 
 pub(crate) struct TransferState {
     pub(crate) parts: Vec<Part>,
     pub(crate) records: Requests,
+    announcement: Option<Announcement>,
     pub(crate) after: Duration,
     pub(crate) deadline: Instant,
     submitted: Instant,
@@ -70,9 +77,6 @@ struct Inner {
     /// What the ops of lists point at.
     kept: Vec<Kept>,
     permit: Option<Permit>,
-    afterwards: Option<Afterwards>,
-    /// The bytes are in place, and the notification is on its way.
-    announcing: bool,
     cancelled: bool,
     tally: Tally,
     error: Option<TransferError>,
@@ -89,15 +93,13 @@ impl TransferState {
         (leases, kept): (Vec<Lease>, Vec<Kept>),
         timing: Timing,
         permit: Permit,
-        afterwards: Option<Afterwards>,
+        announcement: Option<Announcement>,
     ) -> Arc<TransferState> {
         let Timing { submitted, after } = timing;
         let inner = Inner {
             leases,
             kept,
             permit: Some(permit),
-            afterwards,
-            announcing: false,
             cancelled: false,
             tally: Tally::default(),
             error: None,
@@ -109,6 +111,7 @@ impl TransferState {
             parts_left: AtomicUsize::new(parts.len()),
             parts,
             records,
+            announcement,
             submitted,
             after,
             deadline: timing.deadline(),
@@ -130,6 +133,14 @@ impl TransferState {
         self.parts[part].over.load(Ordering::Acquire)
     }
 
+    pub(crate) fn announcement(&self) -> Option<&Announcement> {
+        self.announcement.as_ref()
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.inner.lock().cancelled
+    }
+
     /// A transport has taken the first request of a part.
     pub(crate) fn begins(&self, now: Instant) {
         let ns = now.saturating_duration_since(self.submitted).as_nanos() as u64;
@@ -148,25 +159,28 @@ impl TransferState {
             return;
         }
         let (leases, kept) = (std::mem::take(&mut inner.leases), std::mem::take(&mut inner.kept));
-        let (mut afterwards, mut error) = (inner.afterwards.take(), inner.error.take());
-        if error.is_none() && afterwards.is_some() {
-            if inner.cancelled {
-                error = Some(TransferError::Cancelled { landed: Landed::Whole, fenced: true });
-            } else {
-                inner.announcing = true;
-            }
-        }
-        if error.is_some() {
-            afterwards = None;
-        }
+        let error = inner.error.take();
         drop(inner);
         // Nobody touches the memory any more: the leases go first, and with them perhaps the memory and its owner.
         // That runs an owner's code; if it panics, the transfer ends all the same.
         guard::contain("letting memory go", || drop((leases, kept)));
-        match afterwards {
-            Some(afterwards) => afterwards(self.clone()),
-            None => self.end(error),
+        match &self.announcement {
+            Some(announcement) if error.is_none() => {
+                announcement.worker.submit_always(Command::Announce(self.clone()));
+            }
+            _ => self.end(error),
         }
+    }
+
+    /// The notification is over. Where bytes were moved before, they are in place in any case.
+    pub(crate) fn announced(&self, error: Option<TransferError>) {
+        let bound = !self.parts.is_empty();
+        self.end(error.map(|error| match error {
+            TransferError::Request { .. } | TransferError::Deadline { .. } if bound => {
+                TransferError::Notification(Arc::from(reason(&error)))
+            }
+            error => error,
+        }));
     }
 
     /// The transfer ends, unless it has ended already.
@@ -238,15 +252,9 @@ impl TransferState {
         true
     }
 
-    /// Nothing more is begun for it; what is left of it when its bytes are in place ends here.
-    fn cancel(&self) {
-        let mut inner = self.inner.lock();
-        inner.cancelled = true;
-        let announcing = inner.announcing;
-        drop(inner);
-        if announcing {
-            self.end(Some(TransferError::Cancelled { landed: Landed::Whole, fenced: true }));
-        }
+    /// The workers that have something to do with it.
+    fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        self.parts.iter().map(|part| &part.worker).chain(self.announcement.iter().map(|a| &a.worker))
     }
 
     fn event(&self) -> io::Result<BorrowedFd<'_>> {
@@ -277,6 +285,16 @@ impl TransferState {
 
     fn result(&self) -> Option<Result<Receipt, TransferError>> {
         self.receipt().map(into_result)
+    }
+}
+
+/// Why a notification was not delivered.
+fn reason(error: &TransferError) -> String {
+    match error {
+        TransferError::Request { error, cause: None, .. } => error.to_string(),
+        TransferError::Request { error, cause: Some(cause), .. } => format!("{error}, because {cause}"),
+        TransferError::Deadline { .. } => format!("{error}; whether it was taken is not known"),
+        error => error.to_string(),
     }
 }
 
@@ -344,7 +362,10 @@ impl Transfer {
         for (at, part) in self.state.parts.iter().enumerate() {
             part.worker.drive(&|| self.state.is_over(at), &|| self.state.unpark_when_done(), until);
         }
-        // What is left is not a worker's to do: the notification's way to the peer and back.
+        if let Some(Announcement { worker, .. }) = &self.state.announcement {
+            worker.drive(&|| self.state.is_done(), &|| self.state.unpark_when_done(), until);
+        }
+        // What is left is another thread's to tell.
         let mut inner = self.state.inner.lock();
         while inner.receipt.is_none() {
             if self.state.ended.wait_until(&mut inner, until).timed_out() {
@@ -381,13 +402,11 @@ impl Transfer {
 
     /// Gives it up. It still ends by itself, soon, and only when this side's memory can't be touched any more: as a success when it
     /// was just about to, as [`TransferError::Cancelled`] otherwise, which says what became of the bytes and whether the peer's memory
-    /// can still be touched; [`Transfer::requests`] says it of each request. One that waits for its notification only ends at once,
-    /// with all bytes in place; whether the notification is delivered is not known then.
+    /// can still be touched; [`Transfer::requests`] says it of each request. Where a notification was on its way, all bytes are in
+    /// place, and whether it was taken is not known.
     pub fn cancel(&self) {
-        self.state.cancel();
-        for part in &self.state.parts {
-            part.worker.cancel(&self.state);
-        }
+        self.state.inner.lock().cancelled = true;
+        self.state.workers().for_each(|worker| worker.cancel(&self.state));
     }
 }
 
@@ -396,7 +415,7 @@ impl Transfer {
     fn attend_unless_done(&self) -> bool {
         let done = self.state.is_done();
         if !done {
-            self.state.parts.iter().for_each(|part| part.worker.attend());
+            self.state.workers().for_each(|worker| worker.attend());
         }
         done
     }

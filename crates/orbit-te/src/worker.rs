@@ -105,8 +105,11 @@ impl Worker {
         let damaged = Arc::new(AtomicU64::new(0));
         Ok(Arc::new(Worker {
             capabilities: transport.capabilities(),
-            // Room for every transfer that the engine admits, a cancel of each, and for links.
-            handover: Handover::new(Core::new(transport, damaged.clone()), 2 * config.queued_transfers.max(8)),
+            // Room for every transfer that the engine admits, its notification, a cancel of each, and for links.
+            handover: Handover::new(
+                Core::new(transport, damaged.clone()),
+                3 * config.queued_transfers.max(8),
+            ),
             sleeper,
             spin: Duration::from_micros(config.spin_us),
             drivers: AtomicUsize::new(0),
@@ -146,6 +149,11 @@ impl Worker {
     pub(crate) fn submit_always(&self, mut command: Command) {
         while let Err(back) = self.submit(command) {
             command = back;
+            // The worker's own thread may be the one that is here.
+            if let Some(mut core) = self.handover.core().try_lock() {
+                self.guarded(&mut core, true, |core| core.feed(self.handover.ring(), clock::now()));
+                self.let_go(core);
+            }
             self.attend();
             thread::sleep(Duration::from_micros(50));
         }

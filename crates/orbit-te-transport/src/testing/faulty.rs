@@ -12,6 +12,7 @@ pub use plant::Plant;
 
 use crate::capability::Capabilities;
 use crate::error::{OpError, OpErrorCode, TransportError};
+use crate::mailbox::Notice;
 use crate::op::{LinkId, Op, OpKind, Token};
 use crate::progress::{Arm, Completion, Progress};
 use crate::transport::Transport;
@@ -217,6 +218,11 @@ unsafe impl<T: Transport> Transport for Faulty<T> {
             taken += 1;
         }
         if self.plant == Plant::DropsWhenFull { ops.len() } else { taken }
+    }
+
+    unsafe fn notify(&mut self, notice: &Notice, now: Instant) -> bool {
+        // SAFETY: the caller's promise, handed on.
+        unsafe { self.inner.notify(notice, now) }
     }
 
     fn cancel(&mut self, tokens: RangeInclusive<Token>, now: Instant) {

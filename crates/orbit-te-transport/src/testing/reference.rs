@@ -14,6 +14,7 @@ pub use pair::ReferencePair;
 
 use crate::capability::Capabilities;
 use crate::error::{OpError, OpErrorCode, TransportError};
+use crate::mailbox::Notice;
 use crate::op::{LinkId, Op, Token};
 use crate::progress::{Arm, Completion, Event, Progress};
 use crate::transport::Transport;
@@ -214,6 +215,7 @@ unsafe impl Transport for Reference {
             needs_target_cpu: true,
             fences: true,
             checksums: false,
+            notifications: false,
         }
     }
 
@@ -240,6 +242,10 @@ unsafe impl Transport for Reference {
             self.take(op, now);
         }
         taken
+    }
+
+    unsafe fn notify(&mut self, _: &Notice, _: Instant) -> bool {
+        false
     }
 
     fn cancel(&mut self, tokens: RangeInclusive<Token>, _now: Instant) {

@@ -19,7 +19,9 @@ pub(crate) fn status() -> impl Strategy<Value = Status> {
         Status::MemoryFault,
         Status::Checksum,
         Status::GrantEnded,
+        Status::QueueFull,
         Status::Overlap,
+        Status::NobodyListens,
     ])
 }
 
@@ -30,8 +32,14 @@ fn op_and_status() -> impl Strategy<Value = (FrameOp, Status)> {
         FrameOp::Fence,
         FrameOp::WriteList,
         FrameOp::ReadList,
+        FrameOp::Notify,
     ]);
-    let answer = prop::sample::select(vec![FrameOp::WriteDone, FrameOp::ReadDone, FrameOp::FenceDone]);
+    let answer = prop::sample::select(vec![
+        FrameOp::WriteDone,
+        FrameOp::ReadDone,
+        FrameOp::FenceDone,
+        FrameOp::NotifyDone,
+    ]);
     prop_oneof![(request, Just(Status::Ok)), (answer, status())]
 }
 
@@ -186,12 +194,6 @@ pub(crate) fn control_value() -> impl Strategy<Value = Control> {
             code,
             reason
         }),
-        (request(), name(), bytes()).prop_map(|(request, name, payload)| Control::Notify {
-            request,
-            name,
-            payload
-        }),
-        request().prop_map(|request| Control::NotifyDone { request }),
         ("[a-z]{0,64}", bytes()).prop_map(|(transport, bytes)| Control::Transport { transport, bytes }),
         "\\PC{0,1000}".prop_map(|reason| Control::Goodbye { reason }),
     ]
