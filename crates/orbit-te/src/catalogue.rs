@@ -309,6 +309,20 @@ static CATALOGUE: &[Entry] = &[
         "pieces of a list overlap where they are written",
         "give every byte one piece; the message names the first that overlaps",
     ),
+    entry(
+        22,
+        "queue-full",
+        Op,
+        "the peer's queue of notifications is full",
+        "send it again later; have the peer take its notifications",
+    ),
+    entry(
+        23,
+        "nobody-listens",
+        Op,
+        "nobody takes notifications at the peer any more",
+        "have the peer keep the receiver of its notifications",
+    ),
     entry(100, "config", Op, "the configuration can't be used", "change the setting that the message names"),
     entry(
         101,

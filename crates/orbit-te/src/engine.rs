@@ -232,11 +232,11 @@ impl Engine {
     }
 
     /// Sends a notification to the owner of a segment; the answer comes when it stands in the owner's queue. In order with other
-    /// notifications to the same peer whose answers have come.
+    /// notifications to the same peer, as they are sent: alone by this call, bound to a batch when its bytes are in place.
     ///
     /// # Errors
     /// By the answer: [`Error::Refused`] (the queue is full, say), [`Error::PeerGone`], [`Error::TimedOut`], [`Error::BadName`] for
-    /// a name of more than 255 bytes, [`Error::BadRequest`] for more than 64 KiB, [`Error::Full`] when too many questions wait,
+    /// a name of more than 255 bytes, [`Error::BadRequest`] for more than 64 KiB, [`Error::Full`] when as much is under way as may be,
     /// [`Error::Closed`]. After [`Error::TimedOut`] and [`Error::PeerGone`] it is not known whether the owner has it.
     pub fn notify(&self, owner_of: &Segment, name: &str, payload: &[u8]) -> Pending<()> {
         const WHAT: &str = "a notification";

@@ -76,6 +76,8 @@ fn every_op_code_is_listed() {
         Unsupported,
         GrantEnded,
         Overlap,
+        QueueFull,
+        NobodyListens,
     ];
     for code in all {
         let listed = ErrorCode::of_op(code);
