@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Turns of a run in which the application does something.
+const MOST_ACTS: u64 = 5_000;
 /// The most requests of a batch.
 const MOST_REQUESTS: usize = 8;
 /// Transfers of one life that may be in flight: more than a small queue takes, so that it is full sometimes.
@@ -68,6 +70,7 @@ pub(crate) struct App {
     moving: Vec<Moving>,
     notifying: Vec<Notifying>,
     made: u64,
+    acts: u64,
 }
 
 impl App {
@@ -85,6 +88,7 @@ impl App {
             moving: Vec::new(),
             notifying: Vec::new(),
             made: 0,
+            acts: 0,
         }
     }
 
@@ -151,9 +155,11 @@ impl App {
     /// What the application does in a turn of a process.
     pub(crate) fn act(&mut self, life: usize, process: &Process, notes: &mut Notifications) {
         self.collect(life, process, notes);
-        if self.quiet {
+        // Where the network is fast and each answer is a turn, there would be no end of them.
+        if self.quiet || self.acts >= MOST_ACTS {
             return;
         }
+        self.acts += 1;
         if self.counts.transfers > 3 && self.net.lock().plant_now(Plant::LostLease) {
             let lease = self.memories.iter().find(|m| m.life == life).map(|m| m.handle.raw().lease());
             std::mem::forget(lease);
