@@ -1,7 +1,7 @@
 //! Lists of scattered pieces: where they lie. Rule: both processes of a pair work it out alike, and no two pieces can be joined.
 
 use super::engine::Role;
-use super::plan::{KIB, MIB, Point, pattern_word};
+use super::plan::{KIB, Point, pattern_word};
 
 /// What the demands on lists are about.
 pub(super) const LIST: Point = Point { block: 4 * KIB, batch: 100_000 };
@@ -11,7 +11,6 @@ pub(super) const CONTIGUOUS: Point = Point { block: LIST.block * LIST.batch, bat
 
 /// The buffer that lists need: a pool of twice as many pages as there are pieces.
 pub(super) const POOL_BYTES: usize = 2 * LIST.block * LIST.batch;
-const _: () = assert!(POOL_BYTES < 1024 * MIB);
 
 /// The pages of one side's pool where the pieces lie, in the order of the pieces: the first of twice as many, shuffled.
 pub(super) fn pages(side: Role, pieces: usize) -> Vec<u32> {
