@@ -70,14 +70,8 @@ impl Table {
     /// The same pieces in the order of their places where they are written, with neighbours joined, in `into`.
     fn arrange(&self, kind: OpKind, into: &mut Table) -> Result<(), ListError> {
         let side = if kind == OpKind::Write { Side::Remote } else { Side::Local };
-        let order = list::order(self.len(), side, |at| self.written(kind, at))?;
-        match order {
-            None => (0..self.len()).for_each(|at| into.join(self.local[at], self.remote[at])),
-            Some(order) => order.iter().for_each(|at| {
-                let at = *at as usize;
-                into.join(self.local[at], self.remote[at]);
-            }),
-        }
+        let place = |at| self.written(kind, at);
+        list::in_order(self.len(), side, place, |at| into.join(self.local[at], self.remote[at]))?;
         Ok(())
     }
 

@@ -6,11 +6,12 @@ use super::sample::{Sample, median};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-const OURS: &str = "orbit-te";
-const RAW: &str = "raw";
+pub(super) const OURS: &str = "orbit-te";
+pub(super) const RAW: &str = "raw";
 /// Raw sockets, held against another case than the same one.
 const STREAM: &str = "raw stream";
 const OTHERS: [&str; 3] = ["mooncake", "nixl", "dlslime"];
+pub(super) const UCX: &str = "ucx_perftest";
 const DEPTH: usize = 16;
 
 /// Where a value has to be.
@@ -83,6 +84,12 @@ impl Verdict {
             pass: value.map(|v| limit.holds(v)),
         }
     }
+
+    /// Whether it was not met, or not measured though it needs no other engine.
+    pub(super) fn is_unmet(&self) -> bool {
+        let needs_others = OTHERS.contains(&&*self.against) || self.against == UCX;
+        self.pass == Some(false) || (self.pass.is_none() && !needs_others)
+    }
 }
 
 /// What one round found.
@@ -102,7 +109,7 @@ pub(super) struct Facts {
 
 /// What a comparison is about.
 #[derive(Debug, Clone, Copy)]
-enum Metric {
+pub(super) enum Metric {
     Throughput,
     Median,
     Cpu,
@@ -120,7 +127,7 @@ impl Metric {
 
 /// The same case with many submissions in flight, over the whole buffer.
 pub(super) fn deep(op: Op, block: usize) -> Case {
-    Case { op, block, batch: 1, depth: DEPTH, hot: false }
+    Case { depth: DEPTH, ..Case::plain(op, Point { block, batch: 1 }) }
 }
 
 /// The same again, always the same bytes.
@@ -137,20 +144,44 @@ pub(super) fn is_large(case: Case) -> bool {
     case.batch == 1 && case.block >= MIB
 }
 
+/// A demand on our case `ours` as a ratio to another's: what stands in the table, the engine, and its case.
+pub(super) fn compare(
+    samples: &[Sample],
+    what: &str,
+    metric: Metric,
+    ours: Case,
+    (against, peer, theirs): (&str, &str, Case),
+    limit: Limit,
+) -> Verdict {
+    let ratio = |s: &Sample| {
+        let mut others = samples.iter().filter(|o| o.peer == peer && o.case() == theirs);
+        let other = others.find(|o| o.round == s.round)?;
+        Some(Found { value: metric.of(s)? / metric.of(other)?, noise: s.noise.max(other.noise) })
+    };
+    let mine = samples.iter().filter(|s| s.peer == OURS && s.case() == ours);
+    Verdict::new(format!("{ours}: {what}"), against, limit, &mine.filter_map(ratio).collect::<Vec<_>>())
+}
+
+/// A demand on our case `ours` by a value that is its own.
+pub(super) fn own(
+    samples: &[Sample],
+    what: &str,
+    ours: Case,
+    against: &str,
+    limit: Limit,
+    value: impl Fn(&Sample) -> Option<f64>,
+) -> Verdict {
+    let mine = samples.iter().filter(|s| s.peer == OURS && s.case() == ours);
+    let found = mine.filter_map(|s| Some(Found { value: value(s)?, noise: s.noise }));
+    Verdict::new(format!("{ours}: {what}"), against, limit, &found.collect::<Vec<_>>())
+}
+
 /// The demands on `points`, judged.
 pub(super) fn judge(samples: &[Sample], points: &[Point], facts: Facts) -> Vec<Verdict> {
     let mut all = Vec::new();
     let against = |what: &str, metric: Metric, ours: Case, peer: &str, theirs: Case, limit| {
-        let find = |name: &str, case, round| {
-            samples.iter().find(|s| s.peer == name && s.case() == case && s.round == round)
-        };
         let name = if peer == STREAM { RAW } else { peer };
-        let ratio = |s: &Sample| {
-            let other = find(name, theirs, s.round)?;
-            Some(Found { value: metric.of(s)? / metric.of(other)?, noise: s.noise.max(other.noise) })
-        };
-        let mine = samples.iter().filter(|s| s.peer == OURS && s.case() == ours);
-        Verdict::new(format!("{ours}: {what}"), peer, limit, &mine.filter_map(ratio).collect::<Vec<_>>())
+        compare(samples, what, metric, ours, (peer, name, theirs), limit)
     };
     for op in [Op::Write, Op::Read] {
         for point in points {
@@ -163,16 +194,14 @@ pub(super) fn judge(samples: &[Sample], points: &[Point], facts: Facts) -> Vec<V
                 }
                 let hot = deep_hot(op, case.block);
                 let limit = Limit::AtLeast(0.9);
-                all.push(against("throughput", Metric::Throughput, hot, "ucx_perftest", hot, limit));
+                all.push(against("throughput", Metric::Throughput, hot, UCX, hot, limit));
             } else if case.batch == 1 {
                 all.push(against("p50", Metric::Median, case, RAW, case, Limit::AtMost(1.25)));
                 for peer in OTHERS {
                     all.push(against("p50", Metric::Median, case, peer, case, Limit::Below(1.0)));
                 }
-                let mine = samples.iter().filter(|s| s.peer == OURS && s.case() == case);
-                let tail = |s: &Sample| Some(Found { value: s.p99_us? / s.p50_us?, noise: s.noise });
-                let tails: Vec<Found> = mine.filter_map(tail).collect();
-                all.push(Verdict::new(format!("{case}: p99"), "own p50", Limit::AtMost(4.0), &tails));
+                let tail = |s: &Sample| Some(s.p99_us? / s.p50_us?);
+                all.push(own(samples, "p99", case, "own p50", Limit::AtMost(4.0), tail));
             } else if is_stream(case) {
                 let limit = Limit::AtLeast(0.9);
                 all.push(against("throughput", Metric::Throughput, case, RAW, case, limit));
@@ -204,7 +233,7 @@ mod tests {
 
     #[test]
     fn ratios_are_made_within_a_round() {
-        let case = Case { op: Op::Write, block: MIB, batch: 1, depth: 1, hot: false };
+        let case = Case::plain(Op::Write, Point { block: MIB, batch: 1 });
         // The machine was twice as fast in round 2: a ratio of medians would be wrong, one by round is not.
         let samples = [
             sample("raw", case, 1, 2.0),
@@ -223,7 +252,7 @@ mod tests {
 
     #[test]
     fn depth_is_held_against_the_stream() {
-        let stream = Case { op: Op::Read, block: 64 * KIB, batch: 128, depth: 1, hot: false };
+        let stream = Case::plain(Op::Read, Point { block: 64 * KIB, batch: 128 });
         let samples = [sample("raw", stream, 1, 4.0), sample(OURS, deep(Op::Read, 64 * KIB), 1, 3.0)];
         let all = judge(&samples, &POINTS, Facts::default());
         let found = verdict(&all, "read 64 KiB, depth 16: throughput", "raw stream");
@@ -231,8 +260,22 @@ mod tests {
     }
 
     #[test]
+    fn what_was_not_measured_is_unmet_unless_it_needs_others() {
+        let case = Case::plain(Op::Read, POINTS[2]);
+        for (against, unmet) in [("raw", true), ("own p50", true), ("", true), ("nixl", false), (UCX, false)]
+        {
+            let verdict =
+                compare(&[], "p50", Metric::Median, case, (against, against, case), Limit::AtMost(1.0));
+            assert_eq!((verdict.pass, verdict.is_unmet()), (None, unmet), "{against}");
+        }
+        let samples = [sample("nixl", case, 1, 4.0), sample(OURS, case, 1, 3.0)];
+        let all = judge(&samples, &POINTS[2..3], Facts::default());
+        assert!(verdict(&all, "read 1 MiB: throughput", "nixl").is_unmet());
+    }
+
+    #[test]
     fn tails_memory_and_idling() {
-        let case = Case { op: Op::Read, block: 4 * KIB, batch: 1, depth: 1, hot: false };
+        let case = Case::plain(Op::Read, Point { block: 4 * KIB, batch: 1 });
         let facts = Facts { beside_bytes: Some(32.0 * MIB as f64), idle_cpu_s: Some(0.0) };
         let all = judge(&[sample(OURS, case, 1, 1.0)], &POINTS, facts);
         assert_eq!(verdict(&all, "read 4 KiB: p99", "own p50").value, Some(3.0));

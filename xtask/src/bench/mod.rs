@@ -3,11 +3,14 @@
 
 mod demand;
 mod engine;
+mod inbox;
+mod lists;
 mod machine;
 mod orbit;
 mod pair;
 mod peers;
 mod plan;
+mod promises;
 mod quiet;
 mod raw;
 mod report;
@@ -20,6 +23,7 @@ mod worker;
 use anyhow::{Context, bail};
 use demand::{Facts, Verdict};
 use plan::{POINTS, Point};
+use promises::{PROMISES, Promise};
 use sample::Summary;
 use std::fs::File;
 use std::io::{self, Write};
@@ -48,6 +52,9 @@ pub(crate) struct BenchArgs {
     /// Block sizes and how many blocks make one submission, such as 4K:1,64K:128 [default: all that are judged].
     #[arg(long, value_delimiter = ',')]
     points: Vec<Point>,
+    /// What is measured beside points [default: all, and none where points are named].
+    #[arg(long, value_delimiter = ',')]
+    promises: Vec<Promise>,
     /// Only these engines, such as raw,orbit-te,nixl,ucx_perftest.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<String>,
@@ -67,7 +74,7 @@ pub(crate) struct BenchArgs {
     /// Leave the micro-benchmarks of the crates out, which come first otherwise.
     #[arg(long)]
     no_micro: bool,
-    /// Exit with status 3 unless every demand that was measured is met, and every demand against raw was measured.
+    /// Exit with status 3 unless every demand that was measured is met, and every one that needs no other engine was measured.
     #[arg(long)]
     check: bool,
 }
@@ -79,6 +86,9 @@ pub(crate) struct WorkerArgs {
     engine: EngineKind,
     #[arg(long)]
     role: engine::Role,
+    /// Of its buffer.
+    #[arg(long)]
+    bytes: usize,
 }
 
 /// The engines of this program.
@@ -104,7 +114,7 @@ fn micro() -> anyhow::Result<()> {
 }
 
 pub(crate) fn run_worker(args: &WorkerArgs) -> anyhow::Result<()> {
-    worker::run(args.engine, args.role)
+    worker::run(args.engine, args.role, args.bytes)
 }
 
 /// Measures, prints, judges. Ends the process with a status of its own where `--check` finds a demand unmet.
@@ -142,8 +152,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<()> {
     if let Some(r) = records.iter().find(|r| r.verified == Some(false)) {
         bail!("{} moved wrong bytes: {} of {} bytes", r.peer, r.op, r.block_bytes);
     }
-    let unmet = |v: &Verdict| v.pass == Some(false) || (v.pass.is_none() && v.against.starts_with("raw"));
-    if args.check && verdicts.iter().any(unmet) {
+    if args.check && verdicts.iter().any(Verdict::is_unmet) {
         std::process::exit(UNMET);
     }
     Ok(())
@@ -155,7 +164,7 @@ fn measure(args: &BenchArgs, out: &Path) -> anyhow::Result<Found> {
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|n| n == name);
     let mut launches = Vec::new();
     for name in peers::OWN.into_iter().filter(|name| wanted(name)) {
-        launches.push(peers::own(name)?);
+        launches.push(peers::own(name, plan::BUFFER_BYTES)?);
     }
     let (mut failures, mut ucx) = (Vec::new(), None);
     if let Some(scripts) = &args.peers {
@@ -163,7 +172,7 @@ fn measure(args: &BenchArgs, out: &Path) -> anyhow::Result<Found> {
         let root = args.peers_root.clone().map_or_else(peers::default_root, Ok)?;
         peers::install(&scripts, &root)?;
         launches.extend(peers::others(&scripts, &root).into_iter().filter(|l| wanted(&l.name)));
-        if wanted("ucx_perftest") {
+        if wanted(demand::UCX) {
             match ucx::Ucx::find(&root) {
                 Ok(found) => ucx = Some(found),
                 Err(e) => failures.push(format!("ucx_perftest: {e:#}")),
@@ -181,20 +190,45 @@ fn measure(args: &BenchArgs, out: &Path) -> anyhow::Result<Found> {
     for failure in &failures {
         eprintln!("bench: failed: {failure}");
     }
-    let points = if args.points.is_empty() { POINTS.to_vec() } else { args.points.clone() };
+    let (points, promises) = wanted_cases(args);
     let mut raw = File::create(out.join("raw.jsonl"))?;
     let quiet = quiet::Quiet::new(Duration::try_from_secs_f64(args.wait)?);
-    let (seconds, samples) = (args.seconds, Vec::new());
-    let mut rounds = rounds::Rounds { pairs, ucx, quiet, seconds, raw: &mut raw, samples, failures };
+    let mut rounds = rounds::Rounds {
+        pairs,
+        pool: None,
+        ucx,
+        quiet,
+        seconds: args.seconds,
+        raw: &mut raw,
+        samples: Vec::new(),
+        count: 0,
+        failures,
+    };
     rounds.run(&points, args.reps.into())?;
+    for promise in &promises {
+        if *promise == Promise::Lists && wanted(demand::OURS) {
+            rounds.pool = Some(pair::Pair::start(peers::own(demand::OURS, lists::POOL_BYTES)?, out)?);
+        }
+        rounds.promise(*promise, args.reps.into())?;
+        rounds.pool = None;
+    }
     let facts = facts(&mut rounds)?;
-    let verdicts = demand::judge(&rounds.samples, &points, facts);
+    let mut verdicts = demand::judge(&rounds.samples, &points, facts);
+    verdicts.extend(promises.iter().flat_map(|promise| promise.judge(&rounds.samples)));
     Ok((sample::summarize(&rounds.samples), verdicts, rounds.failures))
+}
+
+/// The points and promises that are measured.
+fn wanted_cases(args: &BenchArgs) -> (Vec<Point>, Vec<Promise>) {
+    match (&*args.points, &*args.promises) {
+        ([], []) => (POINTS.to_vec(), PROMISES.to_vec()),
+        (points, promises) => (points.to_vec(), promises.to_vec()),
+    }
 }
 
 /// What is asked of our pair after all rounds, so that its memory has seen every size.
 fn facts(rounds: &mut rounds::Rounds<'_>) -> anyhow::Result<Facts> {
-    let Some(pair) = rounds.pairs.iter_mut().find(|p| p.launch.name == "orbit-te") else {
+    let Some(pair) = rounds.pairs.iter_mut().find(|p| p.launch.name == demand::OURS) else {
         return Ok(Facts::default());
     };
     let (target, initiator) = pair.beside_bytes()?;

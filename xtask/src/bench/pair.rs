@@ -1,7 +1,8 @@
 //! A pair of worker processes. Rule: a pair at rest is stopped, since engines that poll cost a core each; and no process
 //! outlives its pair.
 
-use super::plan::Case;
+use super::engine::ListCosts;
+use super::plan::{Case, Form};
 use super::quiet::Load;
 use super::sample::Sample;
 use anyhow::{Context, bail};
@@ -168,13 +169,17 @@ impl Pair {
     fn repetition(&mut self, case: Case, seconds: f64) -> anyhow::Result<Sample> {
         self.seed =
             self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407) >> 1;
-        let (seed, span, Case { op, block, batch, depth, hot }) = (self.seed, case.plan().span(), case);
+        let Case { op, block, batch, depth, hot, form, checksum } = case;
+        let seed = self.seed;
+        // Notifications bring their own bytes.
+        let span = if form == Form::Notification { 0 } else { case.plan().span() };
         let mut prepare = json!({ "cmd": "prepare", "op": op, "block": block, "batch": batch });
         let mut check = json!({ "cmd": "check", "seed": seed, "block": block, "batch": batch });
-        if depth > 1 || hot {
-            prepare["depth"] = depth.into();
-            prepare["hot"] = hot.into();
+        if !case.is_plain() {
+            prepare = json!(case);
+            prepare["cmd"] = "prepare".into();
             check["hot"] = hot.into();
+            check["form"] = json!(form);
         }
         let (source, sink) = self.sides(case);
         source.ask(json!({ "cmd": "fill", "seed": seed, "span": span })).context("fill")?;
@@ -200,11 +205,14 @@ impl Pair {
             batch,
             depth,
             hot,
+            form,
+            checksum,
             round: 0,
             gib_per_s: number(&run, "timed")? * gib / number(&run, "wall_s")?,
             p50_us: run["p50_us"].as_f64(),
             p99_us: run["p99_us"].as_f64(),
             cpu_s_per_gib: Some(cpu / (number(&run, "submissions")? * gib)),
+            costs: ListCosts { build_ns: run["build_ns"].as_f64(), post_ms: run["post_ms"].as_f64() },
             verified,
             noise: load.without(cpu),
         })

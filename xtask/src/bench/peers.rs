@@ -11,13 +11,14 @@ pub(super) const OWN: [&str; 2] = ["raw", "orbit-te"];
 
 const UCX_TCP: [(&str, &str); 2] = [("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo")];
 
-/// The launch of one of our own workers: this program again.
-pub(super) fn own(name: &str) -> anyhow::Result<Launch> {
+/// The launch of one of our own workers, with a buffer of so many bytes: this program again.
+pub(super) fn own(name: &str, bytes: usize) -> anyhow::Result<Launch> {
+    let args = ["bench-worker", "--engine", name, "--bytes", &bytes.to_string()];
     Ok(Launch {
         name: name.into(),
         transport: "tcp".into(),
         program: std::env::current_exe().context("this program's own path")?,
-        args: vec!["bench-worker".into(), "--engine".into(), name.into()],
+        args: args.map(String::from).into(),
         env: Vec::new(),
     })
 }

@@ -34,22 +34,52 @@ impl fmt::Display for Op {
     }
 }
 
+/// In what form the bytes travel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Form {
+    /// A batch of blocks.
+    #[default]
+    Blocks,
+    /// A prepared list, whose pieces lie scattered at both sides.
+    List,
+    /// The payload of a notification.
+    Notification,
+}
+
 /// What one repetition does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) struct Case {
     pub(super) op: Op,
     pub(super) block: usize,
     /// Blocks in one submission. From two on, each block is followed by a gap of its own size on both sides.
     pub(super) batch: usize,
     /// Submissions in flight.
+    #[serde(default = "one")]
     pub(super) depth: usize,
     /// Every submission moves the same bytes.
+    #[serde(default)]
     pub(super) hot: bool,
+    #[serde(default)]
+    pub(super) form: Form,
+    /// The bytes are verified by CRC32C, end to end.
+    #[serde(default)]
+    pub(super) checksum: bool,
+}
+
+fn one() -> usize {
+    1
 }
 
 impl Case {
     pub(super) fn plain(op: Op, point: Point) -> Case {
-        Case { op, block: point.block, batch: point.batch, depth: 1, hot: false }
+        let Point { block, batch } = point;
+        Case { op, block, batch, depth: 1, hot: false, form: Form::Blocks, checksum: false }
+    }
+
+    /// Whether it needs nothing but a batch of blocks and a wait, as every engine has.
+    pub(super) fn is_plain(&self) -> bool {
+        *self == Case::plain(self.op, Point { block: self.block, batch: self.batch })
     }
 
     pub(super) fn plan(&self) -> Plan {
@@ -63,7 +93,11 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.op, Size(self.block))?;
+        match self.form {
+            Form::Blocks => write!(f, "{} {}", self.op, Size(self.block))?,
+            Form::List => write!(f, "{} list, {}", self.op, Size(self.block))?,
+            Form::Notification => write!(f, "notification, {}", Size(self.block))?,
+        }
         if self.batch > 1 {
             write!(f, " × {}", self.batch)?;
         }
@@ -72,6 +106,9 @@ impl fmt::Display for Case {
         }
         if self.hot {
             f.write_str(", hot")?;
+        }
+        if self.checksum {
+            f.write_str(", CRC32C")?;
         }
         Ok(())
     }

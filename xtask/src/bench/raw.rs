@@ -2,7 +2,7 @@
 //! but TCP_NODELAY. A submission of many blocks is a raw stream: all blocks back to back, one acknowledgement at the end.
 
 use super::engine::{Engine, Role};
-use super::plan::{BUFFER_BYTES, Op, Plan};
+use super::plan::{Case, Op};
 use anyhow::{Context, bail};
 use orbit_te_memory::{HostBuffer, HostOptions, PageSize};
 use serde_json::{Value, json};
@@ -48,10 +48,10 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    pub(super) fn new(role: Role) -> anyhow::Result<Raw> {
+    pub(super) fn new(role: Role, bytes: usize) -> anyhow::Result<Raw> {
         // Huge pages where the system gives them, as the other engines' workers get.
         let options = HostOptions { pages: PageSize::Huge, prefault_threads: 1 };
-        let buffer = Shared(Arc::new(Mutex::new(HostBuffer::with_options(BUFFER_BYTES, options)?)));
+        let buffer = Shared(Arc::new(Mutex::new(HostBuffer::with_options(bytes, options)?)));
         let port = match role {
             Role::Initiator => None,
             Role::Target => Some(listen(buffer.clone())?),
@@ -82,10 +82,10 @@ fn serve(mut stream: TcpStream, buffer: &Shared) -> io::Result<()> {
             Err(e) => return Err(e),
         }
         let (left, offset, length) = (word(&head[4..8]), word(&head[8..16]), word(&head[16..24]));
-        let Some(end) = offset.checked_add(length).filter(|end| *end <= BUFFER_BYTES) else {
+        let mut buffer = buffer.lock();
+        let Some(end) = offset.checked_add(length).filter(|end| *end <= buffer.as_slice().len()) else {
             return Err(io::Error::other("a request beyond the buffer"));
         };
-        let mut buffer = buffer.lock();
         if head[0] == 0 {
             stream.read_exact(&mut buffer.as_mut_slice()[offset..end])?;
             if left == 0 {
@@ -134,10 +134,11 @@ impl Engine for Raw {
         Ok(())
     }
 
-    fn prepare(&mut self, op: Op, plan: &Plan, depth: usize) -> anyhow::Result<()> {
-        if depth > 1 {
-            bail!("plain sockets have one submission in flight");
+    fn prepare(&mut self, case: &Case) -> anyhow::Result<()> {
+        if !case.is_plain() {
+            bail!("plain sockets move blocks, one submission at a time");
         }
+        let (op, plan) = (case.op, case.plan());
         (self.op, self.block) = (op, plan.block);
         let offsets = |slot| (0..plan.batch).map(|i| plan.offset(slot, i)).collect();
         self.offsets = (0..plan.slots).map(offsets).collect();

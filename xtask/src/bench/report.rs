@@ -2,7 +2,6 @@
 
 use super::demand::Verdict;
 use super::machine::Machine;
-use super::plan::Case;
 use super::sample::Summary;
 use std::fmt::Write;
 
@@ -86,9 +85,8 @@ fn medians(records: &[Summary]) -> Table {
     ];
     let mut rows = vec![row(head)];
     for r in records {
-        let case = Case { op: r.op, block: r.block_bytes, batch: r.batch, depth: r.depth, hot: r.hot };
         rows.push(vec![
-            case.to_string(),
+            r.case().to_string(),
             r.peer.clone(),
             number(r.gib_per_s),
             spread(Some(r.gib_per_s_min), Some(r.gib_per_s_max)),

@@ -1,9 +1,10 @@
 //! The schedule. Rule: what is compared is measured in the same round, next to each other, and the order turns from round
 //! to round, so that what the machine does meanwhile falls on all alike.
 
-use super::demand::{deep, deep_hot, is_large, is_stream};
+use super::demand::{OURS, UCX, deep, deep_hot, is_large, is_stream};
 use super::pair::Pair;
 use super::plan::{Case, Op, Point};
+use super::promises::Promise;
 use super::quiet::Quiet;
 use super::sample::Sample;
 use super::ucx::Ucx;
@@ -12,40 +13,62 @@ use std::io::Write;
 /// Everything a run measures with, and what it has found.
 pub(super) struct Rounds<'a> {
     pub(super) pairs: Vec<Pair>,
+    /// Ours with a buffer that lists fit into, while they are measured.
+    pub(super) pool: Option<Pair>,
     pub(super) ucx: Option<Ucx>,
     pub(super) quiet: Quiet,
     pub(super) seconds: f64,
     /// Where each sample goes at once, a line each.
     pub(super) raw: &'a mut dyn Write,
     pub(super) samples: Vec<Sample>,
+    /// How many rounds there were.
+    pub(super) count: usize,
     /// What could not be measured, and why.
     pub(super) failures: Vec<String>,
 }
 
 /// Whose turn it is.
 #[derive(Debug, Clone, PartialEq)]
-enum Who {
+pub(super) enum Who {
+    /// The pair of that name.
     Pair(String),
+    Pool,
     Ucx,
 }
 
 impl Rounds<'_> {
     /// All points, `reps` rounds each.
     pub(super) fn run(&mut self, points: &[Point], reps: usize) -> anyhow::Result<()> {
-        let mut round = 0;
         for point in points {
             for op in [Op::Write, Op::Read] {
                 let case = Case::plain(op, *point);
                 eprintln!("bench: {case}");
                 for _ in 0..reps {
-                    round += 1;
-                    let jobs = self.jobs(case);
-                    for k in 0..jobs.len() {
-                        let (who, case) = &jobs[(k + round) % jobs.len()];
-                        self.job(who, *case, round)?;
-                    }
+                    self.round(&self.jobs(case))?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// The groups of a promise, `reps` rounds each.
+    pub(super) fn promise(&mut self, promise: Promise, reps: usize) -> anyhow::Result<()> {
+        for group in promise.groups() {
+            if let Some((_, case)) = group.last() {
+                eprintln!("bench: {case}");
+            }
+            for _ in 0..reps {
+                self.round(&group)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn round(&mut self, jobs: &[(Who, Case)]) -> anyhow::Result<()> {
+        self.count += 1;
+        for k in 0..jobs.len() {
+            let (who, case) = &jobs[(k + self.count) % jobs.len()];
+            self.job(who, *case)?;
         }
         Ok(())
     }
@@ -68,18 +91,20 @@ impl Rounds<'_> {
         jobs
     }
 
-    fn job(&mut self, who: &Who, case: Case, round: usize) -> anyhow::Result<()> {
-        let seconds = self.seconds;
+    fn job(&mut self, who: &Who, case: Case) -> anyhow::Result<()> {
+        let (seconds, round) = (self.seconds, self.count);
         let measured = match who {
             Who::Ucx => {
                 let Some(ucx) = &mut self.ucx else { return Ok(()) };
                 self.quiet.measure(|| ucx.measure(case, seconds))
             }
-            Who::Pair(name) => {
-                // A pair that failed in this round may be gone.
-                let Some(pair) = self.pairs.iter_mut().find(|p| p.launch.name == *name) else {
-                    return Ok(());
+            Who::Pair(_) | Who::Pool => {
+                let pair = match who {
+                    Who::Pair(name) => self.pairs.iter_mut().find(|p| p.launch.name == *name),
+                    _ => self.pool.as_mut(),
                 };
+                // It is not wanted, or failed before and did not start again.
+                let Some(pair) = pair else { return Ok(()) };
                 self.quiet.measure(|| pair.measure(case, seconds))
             }
         };
@@ -96,13 +121,25 @@ impl Rounds<'_> {
     }
 
     fn failed(&mut self, who: &Who, case: Case, error: &anyhow::Error) {
-        let Who::Pair(name) = who else {
-            return self.note(format!("ucx_perftest, {case}: {error:#}"));
+        let name = match who {
+            Who::Pair(name) => name,
+            Who::Pool => OURS,
+            Who::Ucx => UCX,
         };
         self.note(format!("{name}, {case}: {error:#}"));
-        let Some(at) = self.pairs.iter().position(|p| p.launch.name == *name) else { return };
-        if let Err(e) = self.pairs[at].restart() {
-            self.pairs.remove(at);
+        let restarted = match who {
+            Who::Pair(name) => match self.pairs.iter_mut().find(|p| p.launch.name == *name) {
+                Some(pair) => pair.restart(),
+                None => Ok(()),
+            },
+            Who::Pool => self.pool.as_mut().map_or(Ok(()), Pair::restart),
+            Who::Ucx => Ok(()),
+        };
+        if let Err(e) = restarted {
+            match who {
+                Who::Pair(name) => self.pairs.retain(|p| p.launch.name != *name),
+                _ => self.pool = None,
+            }
             self.note(format!("{name} did not start again: {e:#}"));
         }
     }

@@ -1,8 +1,9 @@
 //! Records: one of each repetition, and medians of them. Rule: field names are the schema that all engines' records
 //! share; a value that an engine can't give is null.
 
+use super::engine::ListCosts;
 use super::peers::OWN;
-use super::plan::{Case, Op};
+use super::plan::{Case, Form, Op};
 use serde::Serialize;
 
 /// One repetition of one engine.
@@ -16,12 +17,16 @@ pub(super) struct Sample {
     pub(super) batch: usize,
     pub(super) depth: usize,
     pub(super) hot: bool,
+    pub(super) form: Form,
+    pub(super) checksum: bool,
     /// Samples of the same round were taken next to each other: ratios are made within a round.
     pub(super) round: usize,
     pub(super) gib_per_s: f64,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
     pub(super) cpu_s_per_gib: Option<f64>,
+    #[serde(flatten)]
+    pub(super) costs: ListCosts,
     pub(super) verified: Option<bool>,
     /// The share of the machine that others used meanwhile, just before, or just after: whichever is most.
     pub(super) noise: f64,
@@ -29,7 +34,8 @@ pub(super) struct Sample {
 
 impl Sample {
     pub(super) fn case(&self) -> Case {
-        Case { op: self.op, block: self.block_bytes, batch: self.batch, depth: self.depth, hot: self.hot }
+        let Sample { op, block_bytes: block, batch, depth, hot, form, checksum, .. } = *self;
+        Case { op, block, batch, depth, hot, form, checksum }
     }
 }
 
@@ -44,6 +50,8 @@ pub(super) struct Summary {
     pub(super) batch: usize,
     pub(super) depth: usize,
     pub(super) hot: bool,
+    pub(super) form: Form,
+    pub(super) checksum: bool,
     pub(super) gib_per_s: f64,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
@@ -59,6 +67,13 @@ pub(super) struct Summary {
     pub(super) noise: f64,
 }
 
+impl Summary {
+    pub(super) fn case(&self) -> Case {
+        let Summary { op, block_bytes: block, batch, depth, hot, form, checksum, .. } = *self;
+        Case { op, block, batch, depth, hot, form, checksum }
+    }
+}
+
 /// Medians of all samples, a record for each engine and case, in the order of cases, ours first.
 pub(super) fn summarize(samples: &[Sample]) -> Vec<Summary> {
     let mut groups: Vec<Vec<&Sample>> = Vec::new();
@@ -70,8 +85,8 @@ pub(super) fn summarize(samples: &[Sample]) -> Vec<Summary> {
     }
     let rank = |peer: &str| OWN.iter().position(|own| *own == peer).unwrap_or(OWN.len());
     groups.sort_by_key(|g| {
-        let Case { op, block, batch, depth, hot } = g[0].case();
-        (batch, block, depth, hot, op, rank(&g[0].peer), g[0].peer.clone())
+        let Case { op, block, batch, depth, hot, form, checksum } = g[0].case();
+        (form, batch, block, depth, hot, op, checksum, rank(&g[0].peer), g[0].peer.clone())
     });
     groups.iter().map(|group| summary(group, samples)).collect()
 }
@@ -93,6 +108,8 @@ fn summary(group: &[&Sample], all: &[Sample]) -> Summary {
         batch: first.batch,
         depth: first.depth,
         hot: first.hot,
+        form: first.form,
+        checksum: first.checksum,
         gib_per_s: median(rates()).unwrap_or(0.0),
         p50_us: median(p50()),
         p99_us: median(group.iter().filter_map(|s| s.p99_us)),
@@ -129,6 +146,7 @@ pub(super) fn percentile<T: Copy>(sorted: &[T], q: f64) -> Option<T> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::plan::Point;
     use super::*;
 
     /// A sample of `peer` with only a throughput.
@@ -142,11 +160,14 @@ pub(super) mod tests {
             batch: case.batch,
             depth: case.depth,
             hot: case.hot,
+            form: case.form,
+            checksum: case.checksum,
             round,
             gib_per_s,
             p50_us: Some(10.0),
             p99_us: Some(30.0),
             cpu_s_per_gib: Some(0.5),
+            costs: ListCosts::default(),
             verified: Some(true),
             noise: 0.0,
         }
@@ -166,7 +187,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_summary_pairs_by_round() {
-        let case = Case { op: Op::Write, block: 4096, batch: 1, depth: 1, hot: false };
+        let case = Case::plain(Op::Write, Point { block: 4096, batch: 1 });
         let samples = [(1, 1.0, 2.0), (2, 4.0, 4.0), (3, 2.0, 6.0)]
             .iter()
             .flat_map(|(round, raw, ours)| {

@@ -1,6 +1,7 @@
 //! `ucx_perftest` over TCP: streams one hot buffer with many requests in flight. It checks no bytes, and a put of its
 //! completes at the sender.
 
+use super::engine::ListCosts;
 use super::plan::{Case, GIB, MIB, Op};
 use super::sample::Sample;
 use anyhow::{Context, bail};
@@ -74,11 +75,14 @@ impl Ucx {
             batch: case.batch,
             depth: case.depth,
             hot: case.hot,
+            form: case.form,
+            checksum: case.checksum,
             round: 0,
             gib_per_s: self.once(case, iterations)?,
             p50_us: None,
             p99_us: None,
             cpu_s_per_gib: None,
+            costs: ListCosts::default(),
             verified: None,
             // Its own share is not known apart.
             noise: 0.0,

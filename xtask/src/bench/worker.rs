@@ -1,11 +1,12 @@
 //! One process of a pair: answers commands, one JSON object a line, until stdin ends. Rule: the protocol is that of the
-//! other engines' workers; `depth`, `hot` and `memory` are additions which those are never sent.
+//! other engines' workers; what those do not have (depth, `hot`, forms, checksums, `memory`) they are never sent.
 //!
 //! The first line says `ready`, `version`, `endpoint` and `depth`. Then, each with one line in reply: `connect`,
 //! `fill` and `clear` (the buffer's first `span` bytes), `prepare`, `run`, `check`, `cpu`, `memory`, `quit`.
 
 use super::engine::{Engine, Role};
-use super::plan::{BUFFER_BYTES, KIB, Op, Plan, pattern_word};
+use super::lists::partners;
+use super::plan::{Case, Form, KIB, Op, Plan, Point, pattern_word};
 use super::sample::percentile;
 use super::usage;
 use super::{EngineKind, orbit, raw};
@@ -38,13 +39,8 @@ enum Command {
         span: usize,
     },
     Prepare {
-        op: Op,
-        block: usize,
-        batch: usize,
-        #[serde(default = "one")]
-        depth: usize,
-        #[serde(default)]
-        hot: bool,
+        #[serde(flatten)]
+        case: Case,
     },
     Run {
         min_s: f64,
@@ -57,25 +53,23 @@ enum Command {
         submissions: usize,
         #[serde(default)]
         hot: bool,
+        #[serde(default)]
+        form: Form,
     },
     Cpu,
     Memory,
     Quit,
 }
 
-fn one() -> usize {
-    1
-}
-
-/// Serves one engine on stdin and stdout.
-pub(super) fn run(kind: EngineKind, role: Role) -> anyhow::Result<()> {
+/// Serves one engine, with a buffer of so many bytes, on stdin and stdout.
+pub(super) fn run(kind: EngineKind, role: Role, bytes: usize) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let mut say = |reply: Value| -> std::io::Result<()> {
         writeln!(out, "{reply}")?;
         out.flush()
     };
-    let mut worker = match make(kind, role) {
-        Ok(engine) => Worker::new(engine),
+    let mut worker = match make(kind, role, bytes) {
+        Ok(engine) => Worker::new(engine, role, bytes),
         Err(e) => return Ok(say(failure(&e))?),
     };
     say(json!({
@@ -93,10 +87,10 @@ pub(super) fn run(kind: EngineKind, role: Role) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn make(kind: EngineKind, role: Role) -> anyhow::Result<Box<dyn Engine>> {
+fn make(kind: EngineKind, role: Role, bytes: usize) -> anyhow::Result<Box<dyn Engine>> {
     match kind {
-        EngineKind::Raw => Ok(Box::new(raw::Raw::new(role)?)),
-        EngineKind::OrbitTe => Ok(Box::new(orbit::Orbit::new(role)?)),
+        EngineKind::Raw => Ok(Box::new(raw::Raw::new(role, bytes)?)),
+        EngineKind::OrbitTe => Ok(Box::new(orbit::Orbit::new(role, bytes)?)),
     }
 }
 
@@ -106,18 +100,20 @@ fn failure(error: &anyhow::Error) -> Value {
 
 struct Worker {
     engine: Box<dyn Engine>,
-    plan: Plan,
-    depth: usize,
+    role: Role,
+    bytes: usize,
+    case: Case,
     latencies_ns: Vec<u32>,
     scratch: Vec<u8>,
 }
 
 impl Worker {
-    fn new(engine: Box<dyn Engine>) -> Worker {
+    fn new(engine: Box<dyn Engine>, role: Role, bytes: usize) -> Worker {
         Worker {
             engine,
-            plan: Plan::new(4 * KIB, 1, false),
-            depth: 1,
+            role,
+            bytes,
+            case: Case::plain(Op::Write, Point { block: 4 * KIB, batch: 1 }),
             latencies_ns: Vec::with_capacity(SAMPLES_MAX),
             scratch: vec![0; SCRATCH_BYTES],
         }
@@ -138,19 +134,24 @@ impl Worker {
                 self.fill(span, |_| 0)?;
                 done
             }
-            Command::Prepare { op, block, batch, depth, hot } => {
-                (self.plan, self.depth) = (Plan::new(block, batch, hot), depth);
-                self.engine.prepare(op, &self.plan, depth)?;
+            Command::Prepare { case } => {
+                self.case = case;
+                self.engine.prepare(&case)?;
                 done
             }
             Command::Run { min_s, min_n } => self.run(Duration::try_from_secs_f64(min_s)?, min_n)?,
-            Command::Check { seed, block, batch, submissions, hot } => {
+            Command::Check { seed, block, batch, submissions, hot, form } => {
                 let plan = Plan::new(block, batch, hot);
-                json!({ "verified": self.check(&plan, seed, submissions)? })
+                let verified = match form {
+                    Form::Blocks => self.check(&plan, seed, submissions)?,
+                    Form::List => self.check_list(&plan, seed)?,
+                    Form::Notification => self.engine.notifications_taken()? == submissions,
+                };
+                json!({ "verified": verified })
             }
             Command::Cpu => json!({ "cpu_s": usage::cpu_seconds()? }),
             Command::Memory => {
-                json!({ "beside_bytes": usage::peak_resident_bytes()?.saturating_sub(BUFFER_BYTES as u64) })
+                json!({ "beside_bytes": usage::peak_resident_bytes()?.saturating_sub(self.bytes as u64) })
             }
             Command::Quit => done,
         })
@@ -171,15 +172,31 @@ impl Worker {
     /// Whether every block of the first `submissions` submissions holds the pattern, and every gap is zero.
     fn check(&mut self, plan: &Plan, seed: u64, submissions: usize) -> anyhow::Result<bool> {
         let span = submissions.min(plan.slots) * plan.batch * plan.stride;
+        self.holds(span, |offset| {
+            if offset % plan.stride < plan.block { pattern_word(offset as u64 / 8, seed) } else { 0 }
+        })
+    }
+
+    /// Whether every page that a piece was written to holds the piece, and every other is zero.
+    fn check_list(&mut self, plan: &Plan, seed: u64) -> anyhow::Result<bool> {
+        let partners = partners(self.role, plan.batch);
+        self.holds(plan.span(), |offset| match partners[offset / plan.block] {
+            Some(page) => {
+                let source = page as usize * plan.block + offset % plan.block;
+                pattern_word(source as u64 / 8, seed)
+            }
+            None => 0,
+        })
+    }
+
+    /// Whether the buffer's first `span` bytes are the words that are wanted at their offsets.
+    fn holds(&mut self, span: usize, want: impl Fn(usize) -> u64) -> anyhow::Result<bool> {
         for at in (0..span).step_by(SCRATCH_BYTES) {
             let length = SCRATCH_BYTES.min(span - at);
             self.engine.load(at, &mut self.scratch[..length])?;
             let words = self.scratch[..length].chunks_exact(8);
-            let good = (at..).step_by(8).zip(words).all(|(offset, bytes)| {
-                let in_block = offset % plan.stride < plan.block;
-                let want = if in_block { pattern_word(offset as u64 / 8, seed) } else { 0 };
-                bytes == want.to_le_bytes()
-            });
+            let good =
+                (at..).step_by(8).zip(words).all(|(offset, bytes)| bytes == want(offset).to_le_bytes());
             if !good {
                 return Ok(false);
             }
@@ -191,20 +208,22 @@ impl Worker {
         self.latencies_ns.clear();
         let cpu = usage::cpu_seconds()?;
         let (submissions, wall) =
-            if self.depth > 1 { self.run_deep(min, min_n) } else { self.run_single(min, min_n) }?;
+            if self.case.depth > 1 { self.run_deep(min, min_n) } else { self.run_single(min, min_n) }?;
         let cpu = usage::cpu_seconds()? - cpu;
         let timed = self.latencies_ns.len();
         self.latencies_ns.sort_unstable();
+        let costs = self.engine.list_costs();
         let us = |q| percentile(&self.latencies_ns, q).map(|ns| f64::from(ns) / 1e3);
         Ok(json!({
             "submissions": submissions, "timed": timed, "wall_s": wall.as_secs_f64(),
             "p50_us": us(0.50), "p99_us": us(0.99), "cpu_s": cpu,
+            "build_ns": costs.build_ns, "post_ms": costs.post_ms,
         }))
     }
 
     /// One submission at a time.
     fn run_single(&mut self, min: Duration, min_n: usize) -> anyhow::Result<(usize, Duration)> {
-        let slots = self.plan.slots;
+        let slots = self.case.plan().slots;
         let mut n = 0;
         let warm = Instant::now();
         while n < 1 || warm.elapsed() < WARM {
@@ -225,7 +244,7 @@ impl Worker {
 
     /// `depth` submissions in flight. The clock runs from an empty pipeline to an empty pipeline.
     fn run_deep(&mut self, min: Duration, min_n: usize) -> anyhow::Result<(usize, Duration)> {
-        let (slots, depth) = (self.plan.slots, self.depth);
+        let (slots, depth) = (self.case.plan().slots, self.case.depth);
         let mut begun = VecDeque::with_capacity(depth);
         let mut n = 0;
         let warm = Instant::now();
