@@ -72,5 +72,28 @@ plants! {
     never_sleeps: NeverSleeps, "idle_sleeps", "says `Sleep`: not within";
     says_drained: SaysDrained, "drained_is_told", "drained is true";
     never_drained: NeverDrained, "nothing_comes_of_nothing", "it is not drained";
+    swaps_pieces: SwapsPieces, "lists_round_trip", "are not in place";
+    overruns_piece: OverrunsPiece, "lists_round_trip", "the target's region";
+    checks_as_it_goes: ChecksAsItGoes, "bad_piece_refuses_the_list", "the target's region";
+    forgets_the_piece: ForgetsThePiece, "bad_piece_refuses_the_list", "names piece None";
+    allows_overlap: AllowsOverlap, "bad_piece_refuses_the_list", "are not in place";
+    believes_length: BelievesLength, "list_over_a_limit_is_refused", "succeeded instead of failing";
+    ignores_rights_of_lists: IgnoresRights, "list_without_a_right_is_refused", "does not permit succeeded";
+    refused_list_breaks_link: RefusalBreaksLink, "good_lists_beside_refused_ones", "failed with LinkBroken";
+    completes_lists_early: CompletesEarly, "list_is_found_by_a_following_read", "are not in place";
+    keeps_the_list: KeepsTheList, "lists_are_let_go", "the target's region";
+    list_lands_after_cancel: LandsAfterCancel, "cancel_in_the_middle_of_lists", "should be";
+    list_lands_after_break: LandsAfterBreak, "broken_link_in_lists", "the target's region";
+    verified_misses_last_byte: MissesLastByte, "verified_sizes_round_trip", "1 bytes from";
+    refuses_to_verify: RefusesToVerify, "verified_beside_plain", "failed with Unsupported";
+    swaps_verified_pieces: SwapsPieces, "verified_lists_round_trip", "are not in place";
+    verified_is_written_and_refused: WritesThenRefuses, "verified_are_refused", "the target's region";
+    verified_lands_after_cancel: LandsAfterCancel, "verified_are_cancelled", "should be";
+    damage_passes: DamagePasses, "damage_is_found", "are not in place";
+    sums_are_alike: SumsAreAlike, "damage_is_found", "the sums are";
+    blames_other_bytes: BlamesOtherBytes, "damage_is_found", "the error blames others";
+    damage_breaks_link: DamageBreaksLink, "damage_is_found", "failed with LinkBroken";
+    damage_in_lists_passes: DamagePasses, "damage_in_lists_is_found", "are not in place";
+    sums_of_lists_are_alike: SumsAreAlike, "damage_in_lists_is_found", "the sums are";
     random_finds_early: MissesLastByte, "random_ops_against_a_model", "ORBIT_TE_SEED=";
 }

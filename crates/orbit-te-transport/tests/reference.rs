@@ -13,7 +13,14 @@ mod cramped {
     use super::*;
 
     fn pair() -> ReferencePair {
-        let options = ReferenceOptions { max_ops: 3, max_op_bytes: 5 << 20, piece_bytes: 20_000, delay: 5 };
+        let options = ReferenceOptions {
+            max_ops: 3,
+            max_op_bytes: 5 << 20,
+            max_pieces: 9,
+            max_list_bytes: 90_000,
+            step_bytes: 20_000,
+            delay: 5,
+        };
         ReferencePair::new(options)
     }
 
@@ -25,8 +32,14 @@ mod lavish {
     use super::*;
 
     fn pair() -> ReferencePair {
-        let options =
-            ReferenceOptions { max_ops: 200_000, max_op_bytes: u64::MAX, piece_bytes: u64::MAX, delay: 0 };
+        let options = ReferenceOptions {
+            max_ops: 200_000,
+            max_op_bytes: u64::MAX,
+            max_pieces: u32::MAX,
+            max_list_bytes: 3 << 20,
+            step_bytes: u64::MAX,
+            delay: 0,
+        };
         ReferencePair::new(options)
     }
 

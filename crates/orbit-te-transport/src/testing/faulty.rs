@@ -13,15 +13,18 @@ pub use plant::Plant;
 use crate::capability::Capabilities;
 use crate::error::{OpError, OpErrorCode, TransportError};
 use crate::mailbox::Notice;
-use crate::op::{LinkId, Op, OpKind, Token};
+use crate::op::{LinkId, Op, OpKind, Pieces, Token};
 use crate::progress::{Arm, Completion, Progress};
 use crate::transport::Transport;
-use orbit_te_memory::{Region, RegionId, Registry};
-use orbit_te_wire::PeerId;
+use orbit_te_memory::{LocalSpan, Region, RegionId, Registry};
+use orbit_te_wire::{PeerId, Piece};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The addresses and the pieces of an op.
+type List = (Vec<u64>, Vec<Piece>);
 
 /// A transport with one plant in it.
 pub struct Faulty<T> {
@@ -30,6 +33,8 @@ pub struct Faulty<T> {
     target: Arc<Registry>,
     /// What the transport below is doing, as the caller gave it.
     ops: HashMap<Token, Op>,
+    /// Copies of the lists of ops, so that plants find them after the completion.
+    lists: Vec<List>,
     /// Regions of the target that ops named; kept for plants that reach them when they should not.
     regions: HashMap<RegionId, Region>,
     /// Completions to be given out by the next polls.
@@ -50,13 +55,14 @@ impl<T: Transport> Faulty<T> {
     ///
     /// # Safety
     /// The result does not keep the promises of [`Transport`]. Whoever uses it keeps all memory that its ops name, at both
-    /// sides, until it is dropped; the suite's harness does, in a row that fails.
+    /// sides, and their lists, until it is dropped; the suite's harness does, in a row that fails.
     pub unsafe fn new(inner: T, plant: Plant, target: Arc<Registry>) -> Faulty<T> {
         Faulty {
             inner,
             plant,
             target,
             ops: HashMap::new(),
+            lists: Vec::new(),
             regions: HashMap::new(),
             extra: VecDeque::new(),
             hidden: HashSet::new(),
@@ -71,23 +77,82 @@ impl<T: Transport> Faulty<T> {
         Completion { token: op.token, result: Ok(()), bytes: op.local.length, touched: true }
     }
 
-    /// Copies the bytes of a write into the target's region, whether it is allowed or not; `extra` bytes more than asked.
-    fn force(&self, op: &Op, extra: u64) {
+    /// The op with a copy of its list instead of the caller's.
+    fn keep_list(&mut self, op: &Op) -> Op {
+        let Some(pieces) = op.pieces else { return *op };
+        // SAFETY: the op is being submitted, so its slices live.
+        let (local, remote) = unsafe { (pieces.local().to_vec(), pieces.remote().to_vec()) };
+        self.with_list(op, local, remote)
+    }
+
+    /// The op with this list, which is kept.
+    fn with_list(&mut self, op: &Op, local: Vec<u64>, remote: Vec<Piece>) -> Op {
+        // The view is of what the vectors own, which stays where it is when they are moved.
+        let pieces = Pieces::new(&local, &remote);
+        self.lists.push((local, remote));
+        Op { pieces, ..*op }
+    }
+
+    /// Address, offset in the region and length of each run of an op whose list is one of ours.
+    fn runs(op: &Op) -> Vec<(u64, u64, u64)> {
+        let Some(pieces) = op.pieces else {
+            return vec![(op.local.address, op.remote.offset, op.local.length)];
+        };
+        // SAFETY: ops that plants keep have lists of ours, which live as long as the transport.
+        let (local, remote) = unsafe { (pieces.local(), pieces.remote()) };
+        local.iter().zip(remote).map(|(address, piece)| (*address, piece.offset(), piece.length())).collect()
+    }
+
+    /// Copies the bytes of a write into the target's region, whether it is allowed or not; `extra` bytes more than asked, behind
+    /// its first run; and of a list no more than its first `most` pieces.
+    fn force(&self, op: &Op, extra: u64, most: usize) {
         let Some(region) = self.regions.get(&RegionId(op.remote.key.0[0])) else { return };
-        let length = op.local.length;
-        if op.remote.offset.checked_add(length).is_none_or(|end| end > region.len()) {
-            return;
-        }
-        // SAFETY: the range was just checked against the region, whose clone keeps its backing; the local span is kept by the
-        // duty of `new`, also after the completion was given out. The bytes behind the region are guard
-        // bytes of the same backing, of which there are more than `extra`, which is at most one.
-        unsafe {
-            let to = region.as_ptr().as_ptr().add(op.remote.offset as usize);
-            std::ptr::copy(op.local.address as usize as *const u8, to, length as usize);
-            if extra > 0 {
-                to.add(length as usize).write(0xff);
+        for (at, (address, offset, length)) in Self::runs(op).into_iter().take(most).enumerate() {
+            if offset.checked_add(length).is_none_or(|end| end > region.len()) {
+                return;
+            }
+            // SAFETY: the range was just checked against the region, whose clone keeps its backing; the local span is kept by the
+            // duty of `new`, also after the completion was given out. The bytes behind the region are guard bytes of the same
+            // backing, of which there are more than `extra`, which is at most one.
+            unsafe {
+                let to = region.as_ptr().as_ptr().add(offset as usize);
+                std::ptr::copy(address as usize as *const u8, to, length as usize);
+                if extra > 0 && at == 0 {
+                    to.add(length as usize).write(0xff);
+                }
             }
         }
+    }
+
+    /// What goes to the transport below instead of a list.
+    fn alter_list(&mut self, op: &Op) -> Op {
+        let Some(pieces) = op.pieces else { return *op };
+        // SAFETY: the op is being submitted, so its slices live.
+        let (mut local, remote) = unsafe { (pieces.local().to_vec(), pieces.remote().to_vec()) };
+        match self.plant {
+            Plant::SwapsPieces => {
+                let lengths = remote.windows(2).position(|two| two[0].length() == two[1].length());
+                let Some(at) = lengths else { return *op };
+                local.swap(at, at + 1);
+                self.with_list(op, local, remote)
+            }
+            Plant::BelievesLength => {
+                let total = remote.iter().map(Piece::length).fold(0, u64::saturating_add);
+                Op { local: LocalSpan { length: total, ..op.local }, ..*op }
+            }
+            _ => *op,
+        }
+    }
+
+    /// The error as a plant tells it.
+    fn alter_error(&self, mut error: OpError) -> OpError {
+        match (self.plant, &mut error.mismatch) {
+            (Plant::ForgetsThePiece, _) => error.piece = None,
+            (Plant::SumsAreAlike, Some(mismatch)) => mismatch.found = mismatch.expected,
+            (Plant::BlamesOtherBytes, Some(mismatch)) => mismatch.length = 0,
+            _ => {}
+        }
+        error
     }
 
     /// What becomes of a completion from below: itself, another, or nothing.
@@ -105,21 +170,40 @@ impl<T: Transport> Faulty<T> {
             (Plant::LosesCompletion, None) if self.count % 10 == 0 => return None,
             (Plant::TouchesAfterRead, None) if !is_write => self.later.push((2, op)),
             (Plant::SendsAgain, None) if is_write => self.later.push((4, op)),
-            (Plant::OverrunsTarget, None) if is_write => self.force(&op, 1),
+            (Plant::OverrunsTarget, None) if is_write => self.force(&op, 1, usize::MAX),
             (Plant::MissesLastByte, None) => return Some(Self::success(&op)),
             (Plant::CountsTooFew, None) => {
                 return Some(Completion { bytes: completion.bytes - 1, ..completion });
             }
             (Plant::IgnoresRights, Some(OpErrorCode::AccessDenied)) if is_write => {
-                self.force(&op, 0);
+                self.force(&op, 0, usize::MAX);
                 return Some(Self::success(&op));
             }
-            (Plant::WritesThenRefuses, Some(OpErrorCode::AccessDenied)) if is_write => self.force(&op, 0),
-            (Plant::LandsAfterRetire, Some(OpErrorCode::UnknownRegion)) if is_write => self.force(&op, 0),
+            (Plant::WritesThenRefuses, Some(OpErrorCode::AccessDenied)) if is_write => {
+                self.force(&op, 0, usize::MAX)
+            }
+            (Plant::LandsAfterRetire, Some(OpErrorCode::UnknownRegion)) if is_write => {
+                self.force(&op, 0, usize::MAX)
+            }
             (Plant::SucceedsAfterRetire, Some(OpErrorCode::UnknownRegion)) if is_write => {
                 self.later.push((400, op));
                 return None;
             }
+            (Plant::OverrunsPiece, None) if is_write && op.pieces.is_some() => {
+                self.force(&op, 1, usize::MAX);
+            }
+            (Plant::AllowsOverlap, Some(OpErrorCode::Overlap)) => {
+                self.force(&op, 0, usize::MAX);
+                return Some(Self::success(&op));
+            }
+            (Plant::ChecksAsItGoes, Some(_)) if is_write => {
+                let good = completion.result.err().and_then(|error| error.piece);
+                self.force(&op, 0, good.unwrap_or_default() as usize);
+            }
+            (Plant::BelievesLength, None) if op.pieces.is_some() => return Some(Self::success(&op)),
+            (Plant::KeepsTheList, None) if op.pieces.is_some() && is_write => self.later.push((2, op)),
+            (Plant::DamagePasses, Some(OpErrorCode::Checksum)) => return Some(Self::success(&op)),
+            (Plant::DamageBreaksLink, Some(OpErrorCode::Checksum)) => self.infected = Some(op.link),
             (Plant::LandsAfterBreak, Some(OpErrorCode::LinkBroken)) if is_write => self.later.push((3, op)),
             (Plant::LosesOpsOfBrokenLink, Some(OpErrorCode::LinkBroken)) => return None,
             (Plant::LosesOpsAtClose, Some(OpErrorCode::Closed)) => return None,
@@ -132,7 +216,7 @@ impl<T: Transport> Faulty<T> {
         }
         let infects = match self.plant {
             Plant::FailsOtherLink => self.infected.is_some_and(|link| link != op.link),
-            Plant::RefusalBreaksLink => self.infected == Some(op.link),
+            Plant::RefusalBreaksLink | Plant::DamageBreaksLink => self.infected == Some(op.link),
             _ => false,
         };
         if infects && code.is_none() {
@@ -140,7 +224,8 @@ impl<T: Transport> Faulty<T> {
             let result = Err(OpError::new(OpErrorCode::LinkBroken));
             return Some(Completion { token: op.token, result, bytes: 0, touched: false });
         }
-        Some(completion)
+        let result = completion.result.map_err(|error| self.alter_error(error));
+        Some(Completion { result, ..completion })
     }
 
     /// Does what is due, behind the caller's back.
@@ -160,11 +245,11 @@ impl<T: Transport> Faulty<T> {
                 continue;
             }
             if self.plant == Plant::LandsAfterBreak {
-                self.force(&op, 0);
+                self.force(&op, 0, usize::MAX);
                 continue;
             }
             if self.plant == Plant::SucceedsAfterRetire {
-                self.force(&op, 0);
+                self.force(&op, 0, usize::MAX);
                 self.extra.push_back(Self::success(&op));
                 continue;
             }
@@ -200,13 +285,20 @@ unsafe impl<T: Transport> Transport for Faulty<T> {
             if let Some(known) = self.target.get(region) {
                 self.regions.insert(region, known);
             }
-            let mut below = *op;
+            if self.plant == Plant::RefusesToVerify && op.verify.is_on() {
+                let result = Err(OpError::new(OpErrorCode::Unsupported));
+                self.extra.push_back(Completion { token: op.token, result, bytes: 0, touched: false });
+                taken += 1;
+                continue;
+            }
+            let kept = self.keep_list(op);
+            let mut below = self.alter_list(op);
             if self.plant == Plant::MissesLastByte && op.local.length > 1 {
                 below.local.length -= 1;
             }
             if self.plant == Plant::CompletesEarly && op.local.length > 50_000 {
                 self.extra.push_back(Self::success(op));
-                self.later.push((3, *op));
+                self.later.push((3, kept));
                 taken += 1;
                 continue;
             }
@@ -214,7 +306,7 @@ unsafe impl<T: Transport> Transport for Faulty<T> {
             if unsafe { self.inner.submit(&[below], now) } == 0 {
                 break;
             }
-            self.ops.insert(op.token, *op);
+            self.ops.insert(op.token, if self.plant == Plant::KeepsTheList { *op } else { kept });
             taken += 1;
         }
         if self.plant == Plant::DropsWhenFull { ops.len() } else { taken }

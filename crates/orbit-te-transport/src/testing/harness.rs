@@ -214,6 +214,11 @@ impl<'p> Harness<'p> {
         self.verify = if yes { Verify::On } else { Verify::Off };
     }
 
+    /// A byte of the next verified payload comes damaged.
+    pub fn damage_next(&mut self) {
+        self.pair.damage_next();
+    }
+
     /// A write of `length` bytes from `from`, which is ours, to `to`, which is a target's.
     pub fn write(&mut self, link: LinkId, from: Spot, to: Spot, length: u64) -> Op {
         self.op(OpKind::Write, link, from, to, length)

@@ -5,6 +5,7 @@
 //!   refuse the rest of it; the completion then counts the bytes that are in place.
 //! - Failed half-way: each byte is old or new. Where the op is known to have ended at that side, it stays as it is now;
 //!   otherwise (a write that could not be fenced) it may still turn from old to new.
+//! - Damaged: the bytes of its ranges are whatever came, and stay as they are now.
 //!
 //! It does not check which codes fit which fault; rows do.
 
@@ -105,6 +106,9 @@ impl Harness<'_> {
             self.memories[to.mem.0].expect(to.offset, &new);
             return;
         };
+        if code == OpErrorCode::Checksum {
+            return self.memories[to.mem.0].expect(to.offset, &found);
+        }
         let fenced = is_withdrawn(code) || matches!(code, OpErrorCode::Cancelled | OpErrorCode::LinkBroken);
         if op.kind == OpKind::Write && !fenced {
             self.memories[to.mem.0].allow(to.offset, new);

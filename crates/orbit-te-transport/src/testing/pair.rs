@@ -44,6 +44,17 @@ pub trait Pair {
     /// again succeeds. Other links stay as they are. Does not poll the initiator.
     fn break_link(&mut self, link: LinkId);
 
+    /// Whether the pair has somebody on the way who does damage: [`Pair::damage_next`].
+    fn can_damage(&self) -> bool {
+        false
+    }
+
+    /// Changes one byte of the next verified payload on its way, whichever way it goes; asked for only where
+    /// [`Pair::can_damage`] says yes. Does not poll the initiator.
+    fn damage_next(&mut self) {
+        panic!("this pair says that it can damage bytes, so it must implement `damage_next`")
+    }
+
     /// The memory of a second target that shares nothing with the first; none, and rows use a second link instead.
     fn second_target(&self) -> Option<Side> {
         None

@@ -1,5 +1,5 @@
 //! A tiny transport inside one process, which passes the suite: the proof that it can be passed, and the ground on which
-//! plants are made. Rule: as plain as can be; a target copies in pieces, only when it is served, so that ops have a middle.
+//! plants are made. Rule: as plain as can be; a target copies in steps, only when it is served, so that ops have a middle.
 //!
 //! It shows nothing about sockets, about threads, or about speed.
 
@@ -42,15 +42,38 @@ pub struct ReferenceOptions {
     pub max_ops: u32,
     /// How many bytes an op may have.
     pub max_op_bytes: u64,
+    /// How many pieces a list may have.
+    pub max_pieces: u32,
+    /// How many bytes a list may have.
+    pub max_list_bytes: u64,
     /// How many bytes of an op a target moves each time it is served.
-    pub piece_bytes: u64,
+    pub step_bytes: u64,
     /// How often a target is served before it begins with an op.
     pub delay: u32,
 }
 
 impl Default for ReferenceOptions {
     fn default() -> Self {
-        ReferenceOptions { max_ops: 64, max_op_bytes: 64 << 20, piece_bytes: 128 << 10, delay: 1 }
+        ReferenceOptions {
+            max_ops: 64,
+            max_op_bytes: 64 << 20,
+            max_pieces: 1024,
+            max_list_bytes: 1 << 20,
+            step_bytes: 128 << 10,
+            delay: 1,
+        }
+    }
+}
+
+impl ReferenceOptions {
+    /// Whether an op keeps the limits, and is as long as its pieces together. Which piece is bad is the target's to tell.
+    fn permit_length(&self, op: &Op) -> bool {
+        let length = op.local.length;
+        let Some(pieces) = op.pieces else { return (1..=self.max_op_bytes).contains(&length) };
+        // SAFETY: the op is being submitted, so its slices live.
+        let table = unsafe { pieces.remote() };
+        let total = table.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.length()));
+        pieces.len() <= self.max_pieces as usize && length <= self.max_list_bytes && total == Some(length)
     }
 }
 
@@ -156,11 +179,8 @@ impl Reference {
         let Some(link) = self.links.get_mut(&op.link) else {
             return self.end(op.token, OpErrorCode::NoLink);
         };
-        if op.local.length == 0 || op.local.length > self.options.max_op_bytes {
+        if !self.options.permit_length(op) {
             return self.end(op.token, OpErrorCode::BadLength);
-        }
-        if op.pieces.is_some() || op.verify.is_on() {
-            return self.end(op.token, OpErrorCode::Unsupported);
         }
         match link.state {
             LinkState::Up => {
@@ -209,12 +229,12 @@ unsafe impl Transport for Reference {
             write: true,
             kinds: KindSet::HOST,
             max_op_bytes: self.options.max_op_bytes,
-            max_pieces: 0,
-            max_list_bytes: 0,
+            max_pieces: self.options.max_pieces,
+            max_list_bytes: self.options.max_list_bytes,
             max_ops: self.options.max_ops,
             needs_target_cpu: true,
             fences: true,
-            checksums: false,
+            checksums: true,
             notifications: false,
         }
     }

@@ -30,6 +30,8 @@ pub enum Need {
     Lists,
     /// That it verifies the bytes of ops end to end.
     Checksums,
+    /// Somebody on the way who does damage, in the pair.
+    Damage,
 }
 
 impl Need {
@@ -52,6 +54,7 @@ impl Need {
                 (most < under, format!("an op may have {most} bytes, too many to try more"))
             }
             Need::Checksums => (can.checksums, "it does not verify bytes".to_string()),
+            Need::Damage => (pair.can_damage(), "the pair damages no bytes".to_string()),
             Need::Lists => (can.max_pieces > 0, "it takes contiguous ops only".to_string()),
         };
         (!has).then_some(reason)
@@ -171,6 +174,8 @@ macro_rules! conformance_tests {
             verified_lists_round_trip,
             verified_are_refused,
             verified_are_cancelled,
+            damage_is_found,
+            damage_in_lists_is_found,
         }
     };
     (@tests $make:path; $($row:ident,)*) => {

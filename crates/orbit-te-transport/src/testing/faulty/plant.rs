@@ -57,6 +57,30 @@ pub enum Plant {
     SleepsThroughReplies,
     /// `arm` never says sleep.
     NeverSleeps,
+    /// Two pieces of a list that are as long as each other take each other's place.
+    SwapsPieces,
+    /// A list write with a bad piece is refused when the pieces before it are in place.
+    ChecksAsItGoes,
+    /// The error of a bad piece does not say which it is.
+    ForgetsThePiece,
+    /// A list write puts one byte more behind its first piece.
+    OverrunsPiece,
+    /// A list that says another length than that of its pieces is done all the same.
+    BelievesLength,
+    /// A list write whose pieces overlap is done all the same.
+    AllowsOverlap,
+    /// The addresses of a list are looked at again after its completion.
+    KeepsTheList,
+    /// An op that is to be verified is refused.
+    RefusesToVerify,
+    /// A damaged payload is a success.
+    DamagePasses,
+    /// A damaged payload is said to have both sums alike.
+    SumsAreAlike,
+    /// A damaged payload is blamed on bytes that came well.
+    BlamesOtherBytes,
+    /// A damaged payload takes its link with it.
+    DamageBreaksLink,
     /// It is drained at all times.
     SaysDrained,
     /// It is drained at no time.

@@ -78,12 +78,20 @@ impl Pair for ReferencePair {
 
     fn pump(&mut self) {
         for (number, side) in self.targets.iter().enumerate() {
-            self.cable.serve(number, &side.registry, self.options.piece_bytes);
+            self.cable.serve(number, &side.registry, self.options.step_bytes);
         }
     }
 
     fn break_link(&mut self, link: LinkId) {
         self.cable.cut(link);
+    }
+
+    fn can_damage(&self) -> bool {
+        true
+    }
+
+    fn damage_next(&mut self) {
+        self.cable.damage_next();
     }
 
     fn second_target(&self) -> Option<Side> {

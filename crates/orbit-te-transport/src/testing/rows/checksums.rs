@@ -1,9 +1,9 @@
-//! Rows about ops whose bytes are verified end to end: they do what plain ops do.
+//! Rows about ops whose bytes are verified end to end: they do what plain ops do, and damage is found where the pair does some.
 //!
-//! Not checked here: that damage is found. It takes somebody on the way who does damage; each transport has tests of its own for that.
+//! Not checked here: damage to what is no payload (requests, tables, answers, the sums themselves).
 
 use crate::error::OpErrorCode;
-use crate::op::OpKind;
+use crate::op::{Op, OpKind};
 use crate::testing::harness::Harness;
 use crate::testing::pair::Pair;
 use crate::testing::pattern::Rng;
@@ -27,6 +27,12 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row { name: "verified_are_refused", needs: &[Need::Checksums], check: verified_are_refused },
     Row { name: "verified_are_cancelled", needs: &[Need::Checksums], check: verified_are_cancelled },
+    Row { name: "damage_is_found", needs: &[Need::Checksums, Need::Damage], check: damage_is_found },
+    Row {
+        name: "damage_in_lists_is_found",
+        needs: &[Need::Checksums, Need::Damage, Need::Lists],
+        check: damage_in_lists_is_found,
+    },
 ];
 
 const SIZES: [u64; 14] =
@@ -155,4 +161,88 @@ pub fn verified_are_cancelled(pair: &mut dyn Pair) {
     h.wait_up(link);
     still_serves(&mut h, link);
     h.finish();
+}
+
+/// One byte comes damaged: the op fails and says where, with both sums; the next op of the link is as good as any.
+pub fn damage_is_found(pair: &mut dyn Pair) {
+    let mut h = Harness::new(pair);
+    h.verify_ops(true);
+    let link = h.connect();
+    let most = h.capabilities().max_op_bytes;
+    for kind in kinds(&h) {
+        for size in [1, 700, 70_000, 1_000_000] {
+            let size = size.min(most);
+            let (ours, theirs) = (h.local(size + 3), h.remote(size + 5, Access::SHARED));
+            let op = h.op(kind, link, ours.at(3), theirs.at(5), size);
+            h.damage_next();
+            h.run_all(&[op]);
+            expect_damaged(&h, &op);
+            h.verify();
+            let good = h.op(kind, link, ours.at(0), theirs.at(0), size);
+            h.run_all(&[good]);
+            h.expect_success(&[good]);
+            h.verify();
+            h.release_all();
+        }
+    }
+    h.watch();
+    h.finish();
+}
+
+/// The same in lists, whose ranges count their pieces one after the other.
+pub fn damage_in_lists_is_found(pair: &mut dyn Pair) {
+    let mut h = Harness::new(pair);
+    h.verify_ops(true);
+    let link = h.connect();
+    let mut rng = Rng::new(61);
+    let (bytes, pieces) = (most_bytes(&h), most_pieces(&h));
+    for kind in kinds(&h) {
+        for (total, count) in [(2, 2), (700, 7), (9000, 300), (400_000, 90)] {
+            let total = total.min(bytes);
+            let lengths = split(&mut rng, total, count.min(pieces).min(total));
+            let (ours, theirs) = (h.local(room(&lengths)), h.remote(room(&lengths), Access::SHARED));
+            let parts = draw(&mut rng, kind, ours, theirs, &lengths);
+            let op = h.list(kind, link, &parts);
+            h.damage_next();
+            h.run_all(&[op]);
+            expect_damaged(&h, &op);
+            h.verify();
+            let good = h.list(kind, link, &parts);
+            h.run_all(&[good]);
+            h.expect_success(&[good]);
+            h.verify();
+            h.release_all();
+        }
+    }
+    h.watch();
+    h.finish();
+}
+
+/// The op failed as damaged; all that is wrong is inside of the range that it names, and both sums are those of that range.
+#[track_caller]
+fn expect_damaged(h: &Harness<'_>, op: &Op) {
+    h.expect_code(op, &[OpErrorCode::Checksum]);
+    let (mut sent, mut came) = (Vec::new(), Vec::new());
+    for part in h.parts(op) {
+        let (from, to) = match op.kind {
+            OpKind::Read => (part.remote, part.local),
+            OpKind::Write => (part.local, part.remote),
+        };
+        sent.extend_from_slice(h.memories[from.mem.0].expected(from.offset, part.length));
+        came.extend(h.memories[to.mem.0].found(to.offset, part.length));
+    }
+    let Some(mismatch) = h.completion(op).result.err().and_then(|error| error.mismatch) else {
+        h.fail(&format!("it came damaged, and the error names no range: {op:?}"))
+    };
+    let range = mismatch.offset as usize..(mismatch.offset + mismatch.length) as usize;
+    if range.end > sent.len() {
+        h.fail(&format!("the damaged range reaches past the end of {} bytes: {mismatch}", sent.len()));
+    }
+    if let Some(at) = (0..sent.len()).find(|at| sent[*at] != came[*at] && !range.contains(at)) {
+        h.fail(&format!("byte {at} came damaged, and the error blames others: {mismatch}"));
+    }
+    let sums = (crc32c::crc32c(&sent[range.clone()]), crc32c::crc32c(&came[range]));
+    if sums != (mismatch.expected, mismatch.found) {
+        h.fail(&format!("the sums are {:08x} and {:08x}, and the error says: {mismatch}", sums.0, sums.1));
+    }
 }
