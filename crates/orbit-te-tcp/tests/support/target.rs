@@ -2,7 +2,7 @@
 
 use orbit_te_memory::{Access, Backing, HostBuffer, Region, Registry};
 use orbit_te_tcp::{Identity, Incoming, Listener, TcpConfig, TcpTransport};
-use orbit_te_transport::{Arm, Progress, Transport};
+use orbit_te_transport::{Arm, Mailbox, Progress, Transport};
 use orbit_te_wire::SessionId;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -36,10 +36,18 @@ pub struct Target {
 
 impl Target {
     pub fn start(at: &str, config: TcpConfig) -> Target {
+        Target::delivering(at, config, None)
+    }
+
+    /// One that hands notifications in there.
+    pub fn delivering(at: &str, config: TcpConfig, mailbox: Option<Arc<dyn Mailbox>>) -> Target {
         let (registry, me) = (Registry::new(), Identity::random().unwrap());
         let listener = Listener::bind(at.parse().unwrap(), &config).unwrap();
         let at = listener.address().unwrap();
-        let transport = TcpTransport::new(config, me, &registry).unwrap();
+        let mut transport = TcpTransport::new(config, me, &registry).unwrap();
+        if let Some(mailbox) = mailbox {
+            transport.deliver_to(mailbox);
+        }
         let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Seen::default()));
         let (lanes, inbox) = channel();
         let (doors, dropped) = channel();
