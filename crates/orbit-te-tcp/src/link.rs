@@ -4,7 +4,7 @@
 use crate::address::TcpAddress;
 use crate::config::TcpConfig;
 use crate::ops::OpSlot;
-use orbit_te_transport::{LinkId, PriorityQueue};
+use orbit_te_transport::{LinkId, LinkLanes, PriorityQueue};
 use orbit_te_wire::PeerId;
 use std::time::{Duration, Instant};
 
@@ -89,6 +89,17 @@ impl Link {
             Place::Up { lane } | Place::Opening { lane } => Some(*lane),
             Place::Down { .. } => None,
         })
+    }
+
+    /// How many of its lanes there are.
+    pub(crate) fn lanes(&self, now: Instant, unreachable_after: Duration) -> LinkLanes {
+        let late = self.down_since.is_some_and(|down| down + unreachable_after <= now);
+        LinkLanes {
+            up: self.up().count() as u32,
+            wanted: self.places.len() as u32,
+            // A first attempt that is slow is not yet a failure: it has its own time limit.
+            unreachable: late && self.failed,
+        }
     }
 
     /// The address to try, a different one each time.

@@ -12,8 +12,8 @@ use crate::ops::{OpSlot, OpTable};
 use arc_swap::ArcSwap;
 use orbit_te_memory::{Grants, KindSet, RegionTable, Registry};
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, Event, LinkId, Op, OpError, OpErrorCode, OpKind, Pieces, Progress, Token,
-    Transport, TransportError,
+    Arm, Capabilities, Completion, Event, LinkId, LinkLanes, Op, OpError, OpErrorCode, OpKind, Pieces, Progress,
+    Signs, Token, Transport, TransportError,
 };
 use orbit_te_wire::limits::{MAX_PAYLOAD_BYTES, MAX_PIECES};
 use orbit_te_wire::{PeerId, SessionId};
@@ -450,6 +450,15 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             return Arm::Ready;
         }
         Arm::Sleep { fd: self.net.descriptor(), until: self.next_timer }
+    }
+
+    fn lanes(&self, link: LinkId, now: Instant) -> Option<LinkLanes> {
+        let entry = self.links.get(link.slot as usize).filter(|entry| entry.generation == link.generation)?;
+        Some(entry.link.as_ref()?.lanes(now, self.config.unreachable_after))
+    }
+
+    fn signs(&mut self, link: LinkId, now: Instant) -> Signs {
+        if self.find_link(link).is_some() { self.link_signs(link.slot, now) } else { Signs::default() }
     }
 
     fn disconnect(&mut self, link: LinkId, now: Instant) {

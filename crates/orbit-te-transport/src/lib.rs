@@ -12,6 +12,7 @@ pub mod error;
 pub mod op;
 pub mod priority;
 pub mod progress;
+pub mod signs;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod transport;
@@ -21,4 +22,5 @@ pub use error::{ErrorClass, Mismatch, OpError, OpErrorCode, TransportError};
 pub use op::{LinkId, Op, OpKind, Pieces, RemoteSpan, Token, Verify};
 pub use priority::{Priority, PriorityQueue};
 pub use progress::{Arm, Completion, Event, Progress};
+pub use signs::{LinkLanes, Signs};
 pub use transport::Transport;

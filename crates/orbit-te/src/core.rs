@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::condition::PeerCondition;
 use crate::dead::DeadTransport;
 use crate::error::{Error, TransferError};
 use crate::peer::LinkStatus;
@@ -10,8 +11,9 @@ use crate::receipt::{Landed, Tally};
 use crate::retention::Retention;
 use crate::sync::ArrayQueue;
 use crate::transfer::TransferState;
+use crate::warming::Warm;
 use orbit_te_transport::{
-    Arm, Completion, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Progress, Token,
+    Arm, Completion, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Progress, Signs, Token,
     Transport,
 };
 use orbit_te_wire::PeerId;
@@ -41,6 +43,8 @@ pub(crate) enum Command {
         status: Arc<LinkStatus>,
         reply: oneshot::Sender<Result<LinkId, Error>>,
     },
+    /// Tell when a link's lanes are up.
+    Warm(Box<Warm>),
     /// Close a link; its transfers fail.
     Disconnect(LinkId),
 }
@@ -63,11 +67,19 @@ struct Active {
     tally: Tally,
     error: Option<TransferError>,
     given_up: GivenUp,
+    /// What the peer looked like at the deadline.
+    peer: Option<PeerCondition>,
 }
 
 impl Active {
     fn ops(&self) -> &[Op] {
         &self.transfer.parts[self.part].ops
+    }
+
+    /// The link of the first request that is not over.
+    fn awaited_link(&self) -> Option<LinkId> {
+        let is_over = |op: &&Op| self.transfer.records.is_over(op.token.0 as usize);
+        self.ops().iter().find(|op| !is_over(op)).map(|op| op.link)
     }
 
     fn priority(&self) -> Priority {
@@ -102,6 +114,8 @@ pub(crate) struct Core {
     /// Parts that are over and not yet told: telling may run an owner's code, so the core must be free for it.
     ended: Vec<Ended>,
     next_deadline: Option<Instant>,
+    /// Those who wait for lanes.
+    warming: Vec<Box<Warm>>,
     /// How transfers end that come now, if none is taken any more.
     closed: Option<TransferError>,
 }
@@ -139,6 +153,7 @@ impl Core {
             ops: Vec::with_capacity(SUBMIT_OPS),
             ended: Vec::with_capacity(POLL_BUDGET),
             next_deadline: None,
+            warming: Vec::new(),
             closed: None,
         }
     }
@@ -167,6 +182,9 @@ impl Core {
                         self.links.remove(&link);
                     }
                 }
+                // Dropping it tells that the engine is closed.
+                Command::Warm(warm) if self.closed.is_none() => self.warming.push(warm),
+                Command::Warm(_) => {}
                 Command::Disconnect(link) => {
                     self.transport.disconnect(link, now);
                     self.closed_links.push_back(link);
@@ -199,6 +217,9 @@ impl Core {
             self.give_up_late(now);
             any = true;
         }
+        if !self.warming.is_empty() {
+            self.look_after_lanes(now);
+        }
         any
     }
 
@@ -207,7 +228,8 @@ impl Core {
         match self.transport.arm(now) {
             Arm::Ready => Arm::Ready,
             Arm::Sleep { fd, until } => {
-                Arm::Sleep { fd, until: until.into_iter().chain(self.next_deadline).min() }
+                let warming = self.warming.iter().map(|warm| warm.until);
+                Arm::Sleep { fd, until: until.into_iter().chain(self.next_deadline).chain(warming).min() }
             }
         }
     }
@@ -224,6 +246,7 @@ impl Core {
     pub(crate) fn give_all_up(&mut self, ring: &ArrayQueue<Command>, now: Instant) {
         self.closed.get_or_insert(TransferError::Closed { landed: Landed::Nothing, fenced: true });
         self.feed(ring, now);
+        self.warming.clear();
         self.give_up(now, GivenUp::Closed, |_| true);
     }
 
@@ -258,6 +281,7 @@ impl Core {
         self.waiting.clear();
         self.shares.clear();
         self.next_deadline = None;
+        self.warming.clear();
         self.closed = Some(error);
     }
 
@@ -277,6 +301,7 @@ impl Core {
             tally: Tally::default(),
             error: None,
             given_up: GivenUp::No,
+            peer: None,
         };
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -421,13 +446,13 @@ impl Core {
                 active.ops().first().and_then(|op| self.links.get(&op.link)).and_then(|status| status.cause())
             }
         };
-        let (fenced, after) = (active.tally.fenced, active.transfer.after);
+        let (fenced, after, peer) = (active.tally.fenced, active.transfer.after, active.peer);
         // Of this part; of all parts it is said at the end.
         let landed = active.tally.landed(total);
         let error = active.error.map(|error| match active.given_up {
             GivenUp::No => error,
             GivenUp::Cancelled => TransferError::Cancelled { landed, fenced },
-            GivenUp::Deadline => TransferError::Deadline { after, landed, fenced, cause },
+            GivenUp::Deadline => TransferError::Deadline { after, landed, fenced, peer, cause },
             GivenUp::Closed => TransferError::Closed { landed, fenced },
         });
         let Active { transfer, part, tally, .. } = active;
@@ -467,9 +492,41 @@ impl Core {
 
     fn give_up_late(&mut self, now: Instant) {
         self.next_deadline = None;
+        self.look_at_peers(now);
         self.give_up(now, GivenUp::Deadline, |a| a.transfer.deadline <= now);
         let next = self.active.iter().flatten().filter(|a| a.given_up == GivenUp::No);
         self.next_deadline = next.map(|a| a.transfer.deadline).min();
+    }
+
+    /// Asks what the peers of late transfers look like, before giving these up closes lanes. Once a link, however many are late.
+    fn look_at_peers(&mut self, now: Instant) {
+        let mut known: HashMap<LinkId, Signs> = HashMap::new();
+        let late = |a: &&mut Active| a.given_up == GivenUp::No && a.transfer.deadline <= now;
+        for active in self.active.iter_mut().flatten().filter(late) {
+            let Some(link) = active.awaited_link() else { continue };
+            let signs = *known.entry(link).or_insert_with(|| self.transport.signs(link, now));
+            active.peer = PeerCondition::judge(signs, active.transfer.after);
+        }
+    }
+
+    /// Tells those who wait for lanes how far it is.
+    fn look_after_lanes(&mut self, now: Instant) {
+        let mut at = 0;
+        while let Some(warm) = self.warming.get_mut(at) {
+            let (link, limit) = (warm.link, warm.limit);
+            let end = warm.look(self.transport.lanes(link, now), now);
+            if end.is_none() && !warm.is_given_up() {
+                at += 1;
+                continue;
+            }
+            let warm = self.warming.swap_remove(at);
+            let Some(end) = end else { continue };
+            let cause = || match self.links.get(&link).and_then(|status| status.cause()) {
+                Some(cause) => Some(cause.to_string()),
+                None => Some(PeerCondition::judge(self.transport.signs(link, now), limit)?.to_string()),
+            };
+            warm.end(end, cause);
+        }
     }
 
     fn give_up(&mut self, now: Instant, why: GivenUp, which: impl Fn(&Active) -> bool) {

@@ -58,6 +58,7 @@ mod batch;
 mod builder;
 mod catalogue;
 mod clock;
+mod condition;
 mod config;
 mod control;
 mod core;
@@ -88,12 +89,14 @@ pub mod simulation;
 mod sleeper;
 mod sync;
 mod transfer;
+mod warming;
 mod worker;
 mod world;
 
 pub use batch::Batch;
 pub use builder::EngineBuilder;
 pub use catalogue::ErrorCode;
+pub use condition::PeerCondition;
 pub use config::Config;
 pub use engine::Engine;
 pub use error::{Error, TransferError};
@@ -114,6 +117,7 @@ pub use region::{Region, Slice};
 pub use retention::Retained;
 pub use segment::Segment;
 pub use transfer::Transfer;
+pub use warming::{Lanes, Warming};
 
 /// The example of the crate's README, compiled and run with the other examples.
 #[cfg(doctest)]

@@ -3,6 +3,7 @@
 
 use crate::session::Session;
 use crate::worker::Worker;
+use nix::errno::Errno;
 use orbit_te_transport::{LinkId, TransportError};
 use orbit_te_wire::{Incarnation, PeerId};
 use parking_lot::Mutex;
@@ -21,7 +22,13 @@ impl LinkStatus {
     }
 
     pub(crate) fn down(&self, error: &TransportError) {
-        self.fail(&error.to_string());
+        match error {
+            // The system's own verdict on a connection that stood: nothing was acknowledged in time.
+            TransportError::Io { source, .. } if source.raw_os_error() == Some(Errno::ETIMEDOUT as i32) => {
+                self.fail(&format!("{error}: its host acknowledged nothing; is it, or the path to it, gone?"));
+            }
+            _ => self.fail(&error.to_string()),
+        }
     }
 
     /// Keeps a cause that explains what comes after it.

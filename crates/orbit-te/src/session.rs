@@ -4,6 +4,7 @@
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::world::ControlLink;
+use orbit_te_tcp::net::StreamSigns;
 use orbit_te_wire::control::LENGTH_BYTES;
 use orbit_te_wire::negotiate::Terms;
 use orbit_te_wire::{Control, PeerId, RefusalCode, SessionId, WireError};
@@ -153,11 +154,11 @@ pub(crate) async fn run(
     shared: Weak<Shared>,
     heartbeat: Duration,
 ) -> Arc<str> {
-    let ControlLink { reader, writer } = link;
+    let ControlLink { reader, writer, signs } = link;
     // In order, here and below: which of two causes is told when both are there is then no chance.
     let cause = tokio::select! {
         biased;
-        cause = read(&session, reader, &shared, heartbeat) => cause,
+        cause = read(&session, reader, &signs, &shared, heartbeat) => cause,
         cause = write(writer, queue) => cause,
     };
     session.end(&cause);
@@ -184,6 +185,7 @@ async fn write(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Ou
 async fn read(
     session: &Session,
     mut reader: impl AsyncRead + Unpin,
+    signs: &(dyn Fn() -> Option<StreamSigns> + Sync),
     shared: &Weak<Shared>,
     heartbeat: Duration,
 ) -> String {
@@ -212,9 +214,15 @@ async fn read(
             silent_beats += 1;
             if silent_beats > SILENT_BEATS {
                 let silent = (heartbeat * silent_beats).as_secs_f32();
-                return format!(
-                    "silent for {silent:.1} s although its connection stands; is the process stopped?"
-                );
+                return match signs().and_then(|signs| signs.unacknowledged_for) {
+                    Some(lost) => format!(
+                        "its host has acknowledged nothing for {:.1} s; is it, or the path to it, gone?",
+                        lost.as_secs_f32()
+                    ),
+                    None => format!(
+                        "silent for {silent:.1} s although its connection stands; is the process stopped?"
+                    ),
+                };
             }
             let request = session.next.fetch_add(1, Ordering::Relaxed);
             // A full queue is a sign of its own: the next beat finds out.

@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
 
 pub mod child;
+pub mod namespace;
+pub mod proxy;
 pub mod raw;
 
 use orbit_te::{Access, Config, Engine, HostBuffer, Region, Segment};

@@ -57,6 +57,8 @@ pub enum Plant {
     SleepsThroughReplies,
     /// `arm` never says sleep.
     NeverSleeps,
+    /// Lanes of a link that was closed are still counted.
+    CountsLanesOfTheGone,
     /// It is drained at all times.
     SaysDrained,
     /// It is drained at no time.

@@ -1,0 +1,35 @@
+//! What a transport can say of a link when it is asked: its lanes, and whether the peer gives a sign of life. Rule: facts, not
+//! verdicts; asked for when somebody waits for a link or explains a failure, never for each op.
+
+use std::time::Duration;
+
+/// The lanes of a link: what it moves bytes by (connections, queue pairs). A transport that has no such thing counts one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkLanes {
+    /// Those that can move bytes now.
+    pub up: u32,
+    /// Those that the transport keeps wherever it can.
+    pub wanted: u32,
+    /// Whether none is up, and ops that wait for one are told so by now: they fail as
+    /// [`OpErrorCode::Unreachable`](crate::OpErrorCode::Unreachable).
+    pub unreachable: bool,
+}
+
+/// Signs of life that a peer gives on the lanes of a link on which something is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Signs {
+    /// For how long the peer's *host* has left sent bytes unacknowledged, although they were sent again: the longest of all lanes.
+    /// None while it acknowledges what it gets, and where the transport can't tell.
+    pub unacknowledged_for: Option<Duration>,
+    /// For how long the peer has neither taken nor sent a byte of what is under way: the shortest of all lanes. None when nothing is
+    /// under way, and where the transport can't tell.
+    pub quiet_for: Option<Duration>,
+}
+
+impl Signs {
+    /// Adds what another lane says.
+    pub fn add(&mut self, lane: Signs) {
+        self.unacknowledged_for = self.unacknowledged_for.max(lane.unacknowledged_for);
+        self.quiet_for = [self.quiet_for, lane.quiet_for].into_iter().flatten().min();
+    }
+}
