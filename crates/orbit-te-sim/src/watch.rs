@@ -8,8 +8,8 @@ use crate::net::stream::SimNet;
 use crate::plant::Plant;
 use orbit_te_tcp::TcpTransport;
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, LinkId, LinkLanes, Op, OpError, OpErrorCode, OpKind, Progress, Signs, Token,
-    Transport, TransportError,
+    Arm, Capabilities, Completion, LinkId, LinkLanes, Op, OpError, OpErrorCode, OpKind, Progress, Signs,
+    Token, Transport, TransportError,
 };
 use orbit_te_wire::PeerId;
 use std::collections::BTreeSet;

@@ -32,8 +32,8 @@ pub struct StreamSigns {
     pub unacknowledged_for: Option<Duration>,
     /// How long ago bytes came.
     pub received: Duration,
-    /// How long ago bytes went out; none while old ones are sent again.
-    pub sent: Option<Duration>,
+    /// At most so long ago the other end made room for more bytes; none while old ones are sent again.
+    pub took: Option<Duration>,
     /// Whether bytes wait in this side's kernel for room at the other end.
     pub waits: bool,
 }

@@ -2,7 +2,7 @@
 //! only when a failure is explained.
 
 use crate::lane::Role;
-use crate::link::LaneSlot;
+use crate::link::{LaneSlot, Silence};
 use crate::net::{Net, Stream};
 use crate::transport::TcpTransport;
 use orbit_te_transport::Signs;
@@ -16,6 +16,13 @@ impl<N: Net> TcpTransport<N> {
         let down_for = link.down_since.map(|since| now.saturating_duration_since(since));
         let lanes: Vec<LaneSlot> = link.open().collect();
         let mut signs = Signs::default();
+        if let Some(Silence { since, connects }) = link.silence {
+            let silent_for = Some(now.saturating_duration_since(since));
+            signs = match connects {
+                true => Signs { quiet_for: silent_for, ..Signs::default() },
+                false => Signs { unacknowledged_for: silent_for, ..Signs::default() },
+            };
+        }
         for lane in lanes {
             let Some(lane) = self.lanes.get_mut(lane) else { continue };
             let Some(of) = lane.conn.stream().signs() else { continue };
@@ -24,14 +31,16 @@ impl<N: Net> TcpTransport<N> {
                     let age = connect_timeout.saturating_sub(by.saturating_duration_since(now));
                     // A lane that is made beside others says nothing of what these move.
                     let quiet_for = down_for.filter(|_| of.unacknowledged_for != Some(Duration::MAX));
-                    Signs { unacknowledged_for: of.unacknowledged_for.map(|for_| for_.min(age)), quiet_for }
+                    let unacknowledged_for = of.unacknowledged_for.map(|lost| lost.min(age));
+                    Signs { unacknowledged_for, quiet_for, took_ago: None }
                 }
                 Role::Asking(asking) if !asking.pending.is_empty() => {
-                    // What the peer's host buffers is no sign of its process. That it makes room is.
-                    let makes_room = of.waits || lane.conn.queued() > 0;
-                    let sent = of.sent.filter(|_| makes_room);
-                    let quiet_for = sent.map_or(of.received, |sent| sent.min(of.received));
-                    Signs { unacknowledged_for: of.unacknowledged_for, quiet_for: Some(quiet_for) }
+                    let waits = of.waits || lane.conn.queued() > 0;
+                    Signs {
+                        unacknowledged_for: of.unacknowledged_for,
+                        quiet_for: Some(of.received),
+                        took_ago: of.took.filter(|_| waits),
+                    }
                 }
                 _ => continue,
             };

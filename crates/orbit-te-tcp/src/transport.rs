@@ -12,8 +12,8 @@ use crate::ops::{OpSlot, OpTable};
 use arc_swap::ArcSwap;
 use orbit_te_memory::{Grants, KindSet, RegionTable, Registry};
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, Event, LinkId, LinkLanes, Op, OpError, OpErrorCode, OpKind, Pieces, Progress,
-    Signs, Token, Transport, TransportError,
+    Arm, Capabilities, Completion, Event, LinkId, LinkLanes, Op, OpError, OpErrorCode, OpKind, Pieces,
+    Progress, Signs, Token, Transport, TransportError,
 };
 use orbit_te_wire::limits::{MAX_PAYLOAD_BYTES, MAX_PIECES};
 use orbit_te_wire::{PeerId, SessionId};
@@ -243,7 +243,13 @@ impl<N: Net> TcpTransport<N> {
         self.lanes.release(slot);
         let Lane { conn, role, .. } = lane;
         match role {
-            Role::Opening { link, place, .. } => self.place_down(link, place, error, now),
+            Role::Opening { link, place, said_hello, by, .. } => {
+                let began = by.checked_sub(self.config.connect_timeout).unwrap_or(now);
+                if let Some(link) = self.link_mut(link) {
+                    link.attempt_failed(began, said_hello, &error);
+                }
+                self.place_down(link, place, error, now);
+            }
             Role::Asking(asking) => self.asking_broke(asking, conn, error, now),
             Role::Answering(answering) => {
                 tracing::debug!(session = %answering.session, lane = answering.number, %error, "a peer's lane ended");

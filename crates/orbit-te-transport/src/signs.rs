@@ -21,15 +21,23 @@ pub struct Signs {
     /// For how long the peer's *host* has left sent bytes unacknowledged, although they were sent again: the longest of all lanes.
     /// None while it acknowledges what it gets, and where the transport can't tell.
     pub unacknowledged_for: Option<Duration>,
-    /// For how long the peer has neither taken nor sent a byte of what is under way: the shortest of all lanes. None when nothing is
+    /// For how long no byte has come from the peer while something is under way: the shortest of all lanes. None when nothing is
     /// under way, and where the transport can't tell.
     pub quiet_for: Option<Duration>,
+    /// At most so long ago the peer made room for more of what waits to be sent: the shortest of all lanes. None when nothing waits,
+    /// since what its host buffers is no sign of its process.
+    pub took_ago: Option<Duration>,
 }
 
 impl Signs {
     /// Adds what another lane says.
     pub fn add(&mut self, lane: Signs) {
         self.unacknowledged_for = self.unacknowledged_for.max(lane.unacknowledged_for);
-        self.quiet_for = [self.quiet_for, lane.quiet_for].into_iter().flatten().min();
+        self.quiet_for = least(self.quiet_for, lane.quiet_for);
+        self.took_ago = least(self.took_ago, lane.took_ago);
     }
+}
+
+fn least(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    [one, other].into_iter().flatten().min()
 }

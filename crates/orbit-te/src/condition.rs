@@ -14,7 +14,7 @@ pub enum PeerCondition {
     Slow {
         /// Bytes of the transfer that are known to be in place.
         bytes: u64,
-        /// For how long nothing had moved.
+        /// For how long nothing had moved, at most.
         quiet_for: Duration,
     },
     /// Its host acknowledges what it gets, and its process neither takes nor answers anything: it is stopped, hangs, or gets no CPU.
@@ -31,17 +31,21 @@ pub enum PeerCondition {
 }
 
 impl PeerCondition {
-    /// What these signs mean at the end of so long a transfer. Less than half of its time without a sign of life is slowness.
+    /// What these signs mean at the end of so long a transfer. Half of its time without a byte from the peer, and a quarter without
+    /// room for more, is silence.
     pub(crate) fn judge(signs: Signs, time: Duration) -> Option<PeerCondition> {
         let long = time / 2;
         // What was silent before the transfer began says nothing about it.
         let lost = signs.unacknowledged_for.map(|lost| lost.min(time));
         let quiet = signs.quiet_for.map(|quiet| quiet.min(time));
-        match (lost, quiet) {
+        let heard = quiet.filter(|quiet| *quiet < long);
+        let took = signs.took_ago.filter(|took| *took < long / 2);
+        let moved = [heard, took].into_iter().flatten().min();
+        match (lost, moved) {
+            // Also beside a lane whose packets are lost: that is what a crowded path does.
+            (_, Some(quiet_for)) => Some(PeerCondition::Slow { bytes: 0, quiet_for }),
             (Some(lost), _) if lost >= long => Some(PeerCondition::Unreachable { unacknowledged_for: lost }),
-            (_, Some(quiet_for)) if quiet_for < long => Some(PeerCondition::Slow { bytes: 0, quiet_for }),
-            (_, Some(silent_for)) => Some(PeerCondition::Stalled { silent_for }),
-            _ => None,
+            _ => quiet.map(|silent_for| PeerCondition::Stalled { silent_for }),
         }
     }
 
@@ -85,7 +89,20 @@ mod tests {
     }
 
     fn check(unacknowledged: Option<u64>, quiet: Option<u64>, wanted: Option<PeerCondition>) {
-        let signs = Signs { unacknowledged_for: unacknowledged.map(ms), quiet_for: quiet.map(ms) };
+        check_took(unacknowledged, quiet, None, wanted);
+    }
+
+    fn check_took(
+        unacknowledged: Option<u64>,
+        quiet: Option<u64>,
+        took: Option<u64>,
+        wanted: Option<PeerCondition>,
+    ) {
+        let signs = Signs {
+            unacknowledged_for: unacknowledged.map(ms),
+            quiet_for: quiet.map(ms),
+            took_ago: took.map(ms),
+        };
         assert_eq!(PeerCondition::judge(signs, ms(1000)), wanted, "{signs:?}");
     }
 
@@ -99,12 +116,18 @@ mod tests {
         check(None, Some(499), slow(499));
         check(None, Some(500), stalled(500));
         check(None, Some(60_000), stalled(1000));
-        check(Some(500), Some(0), gone(500));
+        check(Some(500), Some(700), gone(500));
+        check(Some(500), None, gone(500));
         check(Some(60_000), Some(60_000), gone(1000));
-        // One lost packet beside lanes that move, and one on a lane whose peer is stopped.
+        // Lost packets beside lanes that move, and one on a lane whose peer is stopped.
         check(Some(210), Some(3), slow(3));
+        check(Some(900), Some(3), slow(3));
         check(Some(210), Some(900), stalled(900));
         check(Some(400), None, None);
+        // It makes room for a write, and has not answered yet.
+        check_took(None, Some(60_000), Some(249), slow(249));
+        check_took(None, Some(60_000), Some(250), stalled(1000));
+        check_took(None, Some(30), Some(200), slow(30));
     }
 
     #[test]

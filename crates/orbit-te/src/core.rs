@@ -13,8 +13,8 @@ use crate::sync::ArrayQueue;
 use crate::transfer::TransferState;
 use crate::warming::Warm;
 use orbit_te_transport::{
-    Arm, Completion, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Progress, Signs, Token,
-    Transport,
+    Arm, Completion, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Progress, Signs,
+    Token, Transport,
 };
 use orbit_te_wire::PeerId;
 use std::collections::{HashMap, VecDeque};

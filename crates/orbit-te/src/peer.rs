@@ -25,7 +25,9 @@ impl LinkStatus {
         match error {
             // The system's own verdict on a connection that stood: nothing was acknowledged in time.
             TransportError::Io { source, .. } if source.raw_os_error() == Some(Errno::ETIMEDOUT as i32) => {
-                self.fail(&format!("{error}: its host acknowledged nothing; is it, or the path to it, gone?"));
+                self.fail(&format!(
+                    "{error}: its host acknowledged nothing; is it, or the path to it, gone?"
+                ));
             }
             _ => self.fail(&error.to_string()),
         }

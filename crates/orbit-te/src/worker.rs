@@ -106,7 +106,10 @@ impl Worker {
         Ok(Arc::new(Worker {
             capabilities: transport.capabilities(),
             // Room for every transfer that the engine admits, a cancel of each, and for links.
-            handover: Handover::new(Core::new(transport, damaged.clone()), 2 * config.queued_transfers.max(8)),
+            handover: Handover::new(
+                Core::new(transport, damaged.clone()),
+                2 * config.queued_transfers.max(8),
+            ),
             sleeper,
             spin: Duration::from_micros(config.spin_us),
             drivers: AtomicUsize::new(0),

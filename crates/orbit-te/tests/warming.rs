@@ -26,8 +26,7 @@ fn scene(lanes: usize, others: Others, tcp: TcpConfig) -> Scene {
     let remote = region(&target, &vec![0; SIZE], Access::SHARED);
     target.expose("pool", &remote).unwrap();
     let proxy = Proxy::start(target.address().unwrap(), 1 + lanes, others);
-    let engine =
-        Engine::builder().config(Config { listen: None, tcp, ..Config::default() }).start().unwrap();
+    let engine = Engine::builder().config(Config { listen: None, tcp, ..Config::default() }).start().unwrap();
     let segment = engine.open(&format!("{}/pool", proxy.at)).wait(SOON).unwrap();
     Scene { segment, engine, proxy, _remote: remote, target }
 }

@@ -91,13 +91,19 @@ pub fn signs(socket: &impl AsFd) -> Option<StreamSigns> {
     let again = info.tcpi_retransmits > 0;
     // A window that stays shut is probed as well, but those probes are answered.
     let unanswered = (again && info.tcpi_unacked > 0) || info.tcpi_probes >= UNANSWERED_PROBES;
+    // Bytes that the other end had no memory for are sent twice, which looks like more. It is told from that by its window, which has
+    // been shut since then: it is looked at after a time that doubles.
+    let shut_for = match info.tcpi_backoff {
+        0 => Duration::ZERO,
+        looks => Duration::from_micros(u64::from(info.tcpi_rto) << looks.min(16)),
+    };
     Some(StreamSigns {
         unacknowledged_for: match info.tcpi_state {
             SYN_SENT => Some(Duration::MAX),
             _ => unanswered.then(|| ms(info.tcpi_last_ack_recv)),
         },
         received: ms(info.tcpi_last_data_recv),
-        sent: (!again).then(|| ms(info.tcpi_last_data_sent)),
+        took: (!again).then(|| ms(info.tcpi_last_data_sent) + shut_for),
         waits: info.tcpi_notsent_bytes > 0,
     })
 }

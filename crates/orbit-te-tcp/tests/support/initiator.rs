@@ -34,7 +34,16 @@ impl Initiator {
         let transport = TcpTransport::new(config, Identity::random().unwrap(), &registry).unwrap();
         let (flying, done) = (HashMap::new(), HashMap::new());
         let verify = Verify::Off;
-        Initiator { transport, registry, flying, lists: Vec::new(), done, events: Vec::new(), next: 0, verify }
+        Initiator {
+            transport,
+            registry,
+            flying,
+            lists: Vec::new(),
+            done,
+            events: Vec::new(),
+            next: 0,
+            verify,
+        }
     }
 
     pub fn connect(&mut self, peer: PeerId, at: SocketAddr, session: SessionId) -> LinkId {
@@ -92,7 +101,8 @@ impl Initiator {
         self.next += 1;
         let token = self.next;
         let verify = self.verify;
-        let op = Op { kind, link, local, remote, pieces, token: Token(token), priority: Priority::Normal, verify };
+        let op =
+            Op { kind, link, local, remote, pieces, token: Token(token), priority: Priority::Normal, verify };
         self.flying.insert(token, region.lease().unwrap());
         // SAFETY: the span lies in a region whose lease is kept until the completion, and so do the pieces, whose slices are kept
         // in `lists`; tokens are counted up.

@@ -1,7 +1,7 @@
 //! A target in a process of its own, or one that opens a segment: the test binary runs itself again. A binary that uses it has a test `child_target` that calls
 //! [`run`], which does nothing unless the parent asked for it.
 
-use super::namespace::{self, Cable};
+use super::namespace::{self, Cable, Ends};
 use nix::sys::signal::Signal;
 use orbit_te::{Access, Config, Engine, HostBuffer, Segment};
 use std::io::{BufRead, BufReader, Read};
@@ -59,8 +59,9 @@ impl Target {
 
     /// A target behind a cable that can be pulled, or why there can be none here.
     pub fn start_behind_cable(bytes: usize) -> Result<(Target, Cable), String> {
-        let settings = [(BYTES, bytes.to_string()), (LISTEN, namespace::LISTEN.to_string())];
-        let (child, cable) = namespace::start(&Target::command(settings))?;
+        let ends = Ends::new();
+        let settings = [(BYTES, bytes.to_string()), (LISTEN, format!("{}:0", ends.inner))];
+        let (child, cable) = namespace::start(&Target::command(settings), &ends)?;
         Ok((Target::started(child), cable))
     }
 
