@@ -16,22 +16,24 @@ impl<N: Net> TcpTransport<N> {
         let down_for = link.down_since.map(|since| now.saturating_duration_since(since));
         let lanes: Vec<LaneSlot> = link.open().collect();
         let mut signs = Signs::default();
-        if let Some(Silence { since, connects }) = link.silence {
+        // A lane that is made beside others says nothing of what these move.
+        if let Some(Silence { since, connects }) = link.silence.filter(|_| down_for.is_some()) {
             let silent_for = Some(now.saturating_duration_since(since));
             signs = match connects {
                 true => Signs { quiet_for: silent_for, ..Signs::default() },
                 false => Signs { unacknowledged_for: silent_for, ..Signs::default() },
             };
         }
+        let lost_before = signs.unacknowledged_for.unwrap_or_default();
+        let mut acknowledges = false;
         for lane in lanes {
             let Some(lane) = self.lanes.get_mut(lane) else { continue };
             let Some(of) = lane.conn.stream().signs() else { continue };
             let told = match &lane.role {
                 Role::Opening { by, .. } => {
                     let age = connect_timeout.saturating_sub(by.saturating_duration_since(now));
-                    // A lane that is made beside others says nothing of what these move.
                     let quiet_for = down_for.filter(|_| of.unacknowledged_for != Some(Duration::MAX));
-                    let unacknowledged_for = of.unacknowledged_for.map(|lost| lost.min(age));
+                    let unacknowledged_for = of.unacknowledged_for.map(|lost| lost.min(age).max(lost_before));
                     Signs { unacknowledged_for, quiet_for, took_ago: None }
                 }
                 Role::Asking(asking) if !asking.pending.is_empty() => {
@@ -45,6 +47,10 @@ impl<N: Net> TcpTransport<N> {
                 _ => continue,
             };
             signs.add(told);
+            acknowledges |= of.acknowledges;
+        }
+        if acknowledges {
+            signs.unacknowledged_for = None;
         }
         signs
     }

@@ -18,8 +18,8 @@ pub struct LinkLanes {
 /// Signs of life that a peer gives on the lanes of a link on which something is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Signs {
-    /// For how long the peer's *host* has left sent bytes unacknowledged, although they were sent again: the longest of all lanes.
-    /// None while it acknowledges what it gets, and where the transport can't tell.
+    /// For how long the peer's *host* has left sent bytes unacknowledged, although they were sent again: the shortest of all lanes.
+    /// None while it acknowledges on any of them, and where the transport can't tell.
     pub unacknowledged_for: Option<Duration>,
     /// For how long no byte has come from the peer while something is under way: the shortest of all lanes. None when nothing is
     /// under way, and where the transport can't tell.
@@ -32,7 +32,7 @@ pub struct Signs {
 impl Signs {
     /// Adds what another lane says.
     pub fn add(&mut self, lane: Signs) {
-        self.unacknowledged_for = self.unacknowledged_for.max(lane.unacknowledged_for);
+        self.unacknowledged_for = least(self.unacknowledged_for, lane.unacknowledged_for);
         self.quiet_for = least(self.quiet_for, lane.quiet_for);
         self.took_ago = least(self.took_ago, lane.took_ago);
     }

@@ -5,21 +5,24 @@ use orbit_te_transport::Signs;
 use std::fmt;
 use std::time::Duration;
 
+/// Less silence than this may be a busy machine.
+const SILENCE: Duration = Duration::from_millis(100);
+
 /// What a peer looked like at the deadline of a transfer: [`crate::TransferError::Deadline`] has it where something is known. It is of
 /// the peer of the first request that was not done, and it is judged anew each time: nothing marks a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerCondition {
-    /// Bytes moved until shortly before: it answers, or makes room for more, and was too slow for this deadline.
+    /// It answers, or makes room for more bytes, and was too slow for this deadline.
     Slow {
         /// Bytes of the transfer that are known to be in place.
         bytes: u64,
-        /// For how long nothing had moved, at most.
+        /// How long ago it last did, at most.
         quiet_for: Duration,
     },
     /// Its host acknowledges what it gets, and its process neither takes nor answers anything: it is stopped, hangs, or gets no CPU.
     Stalled {
-        /// For how long nothing had moved.
+        /// For how long there was no sign of it.
         silent_for: Duration,
     },
     /// Its host acknowledges nothing, although it was asked again: the host or the path to it is gone, and the connection stands half
@@ -30,22 +33,33 @@ pub enum PeerCondition {
     },
 }
 
+/// In less time nothing follows from a host's making room: what it had no memory for at first is sent again after a fifth of a second,
+/// and what it takes then looks like more.
+const ROOM_TELLS: Duration = Duration::from_secs(1);
+
 impl PeerCondition {
-    /// What these signs mean at the end of so long a transfer. Half of its time without a byte from the peer, and a quarter without
-    /// room for more, is silence.
-    pub(crate) fn judge(signs: Signs, time: Duration) -> Option<PeerCondition> {
+    /// What these signs mean at the end of so long a transfer, and that the peer was heard so long ago on its control link. Half of the
+    /// time without a word is silence.
+    pub(crate) fn judge(signs: Signs, control: Option<Duration>, time: Duration) -> Option<PeerCondition> {
         let long = time / 2;
+        let slow = |quiet_for| Some(PeerCondition::Slow { bytes: 0, quiet_for });
         // What was silent before the transfer began says nothing about it.
         let lost = signs.unacknowledged_for.map(|lost| lost.min(time));
         let quiet = signs.quiet_for.map(|quiet| quiet.min(time));
-        let heard = quiet.filter(|quiet| *quiet < long);
-        let took = signs.took_ago.filter(|took| *took < long / 2);
-        let moved = [heard, took].into_iter().flatten().min();
-        match (lost, moved) {
+        match (quiet, lost) {
             // Also beside a lane whose packets are lost: that is what a crowded path does.
-            (_, Some(quiet_for)) => Some(PeerCondition::Slow { bytes: 0, quiet_for }),
-            (Some(lost), _) if lost >= long => Some(PeerCondition::Unreachable { unacknowledged_for: lost }),
-            _ => quiet.map(|silent_for| PeerCondition::Stalled { silent_for }),
+            (Some(quiet), _) if quiet < long => return slow(quiet),
+            (_, Some(lost)) if lost >= long => {
+                return Some(PeerCondition::Unreachable { unacknowledged_for: lost });
+            }
+            _ => {}
+        }
+        let silent_for = quiet?.min(control.unwrap_or(time));
+        let took = signs.took_ago.filter(|took| time >= ROOM_TELLS && *took < long / 2);
+        match took {
+            _ if silent_for < long => slow(silent_for),
+            Some(took) => slow(took),
+            None => (silent_for >= SILENCE).then_some(PeerCondition::Stalled { silent_for }),
         }
     }
 
@@ -63,7 +77,7 @@ impl fmt::Display for PeerCondition {
         match self {
             PeerCondition::Slow { bytes, quiet_for } => write!(
                 f,
-                "the peer is slow: {bytes} bytes are in place, and it was last heard {} ms before",
+                "the peer is slow: {bytes} bytes are in place, and its last sign was {} ms before",
                 quiet_for.as_millis()
             ),
             PeerCondition::Stalled { silent_for } => write!(
@@ -88,22 +102,11 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn check(unacknowledged: Option<u64>, quiet: Option<u64>, wanted: Option<PeerCondition>) {
-        check_took(unacknowledged, quiet, None, wanted);
-    }
-
-    fn check_took(
-        unacknowledged: Option<u64>,
-        quiet: Option<u64>,
-        took: Option<u64>,
-        wanted: Option<PeerCondition>,
-    ) {
-        let signs = Signs {
-            unacknowledged_for: unacknowledged.map(ms),
-            quiet_for: quiet.map(ms),
-            took_ago: took.map(ms),
-        };
-        assert_eq!(PeerCondition::judge(signs, ms(1000)), wanted, "{signs:?}");
+    /// Unacknowledged, without a byte, without room, and without a word, each for so many milliseconds of a thousand.
+    fn check(row: [Option<u64>; 4], wanted: Option<PeerCondition>) {
+        let [unacknowledged_for, quiet_for, took_ago, control] = row.map(|since| since.map(ms));
+        let signs = Signs { unacknowledged_for, quiet_for, took_ago };
+        assert_eq!(PeerCondition::judge(signs, control, ms(1000)), wanted, "{row:?}");
     }
 
     #[test]
@@ -111,23 +114,41 @@ mod tests {
         let slow = |quiet| Some(PeerCondition::Slow { bytes: 0, quiet_for: ms(quiet) });
         let stalled = |silent| Some(PeerCondition::Stalled { silent_for: ms(silent) });
         let gone = |lost| Some(PeerCondition::Unreachable { unacknowledged_for: ms(lost) });
-        check(None, None, None);
-        check(None, Some(0), slow(0));
-        check(None, Some(499), slow(499));
-        check(None, Some(500), stalled(500));
-        check(None, Some(60_000), stalled(1000));
-        check(Some(500), Some(700), gone(500));
-        check(Some(500), None, gone(500));
-        check(Some(60_000), Some(60_000), gone(1000));
+        let no = None;
+        check([no, no, no, no], None);
+        check([no, Some(0), no, no], slow(0));
+        check([no, Some(499), no, Some(900)], slow(499));
+        check([no, Some(500), no, no], stalled(500));
+        check([no, Some(60_000), no, Some(70_000)], stalled(1000));
+        // No lane has anything to say, and the control link does: nothing is explained by that.
+        check([no, no, no, Some(3)], None);
+        // It moves nothing, and its process answers.
+        check([no, Some(60_000), no, Some(3)], slow(3));
+        check([no, Some(60_000), no, Some(500)], stalled(500));
+        check([Some(500), Some(700), no, no], gone(500));
+        check([Some(500), no, no, no], gone(500));
+        check([Some(60_000), Some(60_000), no, Some(700)], gone(1000));
+        // Its lanes are lost, and another connection is not.
+        check([Some(800), Some(800), no, Some(3)], gone(800));
         // Lost packets beside lanes that move, and one on a lane whose peer is stopped.
-        check(Some(210), Some(3), slow(3));
-        check(Some(900), Some(3), slow(3));
-        check(Some(210), Some(900), stalled(900));
-        check(Some(400), None, None);
-        // It makes room for a write, and has not answered yet.
-        check_took(None, Some(60_000), Some(249), slow(249));
-        check_took(None, Some(60_000), Some(250), stalled(1000));
-        check_took(None, Some(30), Some(200), slow(30));
+        check([Some(210), Some(3), no, no], slow(3));
+        check([Some(900), Some(3), no, no], slow(3));
+        check([Some(210), Some(900), no, no], stalled(900));
+        check([Some(400), no, no, no], None);
+        // It makes room for a write, and has said nothing yet.
+        check([no, Some(60_000), Some(249), Some(900)], slow(249));
+        check([no, Some(60_000), Some(250), Some(900)], stalled(900));
+        check([no, Some(30), Some(200), no], slow(30));
+    }
+
+    /// In a short time room means nothing, and neither does a short silence.
+    #[test]
+    fn short_times_tell_less() {
+        let signs = |quiet| Signs { quiet_for: Some(ms(quiet)), took_ago: Some(ms(1)), ..Signs::default() };
+        let stalled = |silent| Some(PeerCondition::Stalled { silent_for: ms(silent) });
+        assert_eq!(PeerCondition::judge(signs(900), None, ms(900)), stalled(900));
+        assert_eq!(PeerCondition::judge(signs(99), None, ms(150)), None);
+        assert_eq!(PeerCondition::judge(signs(100), None, ms(150)), stalled(100));
     }
 
     #[test]

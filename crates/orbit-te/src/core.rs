@@ -67,6 +67,8 @@ struct Active {
     tally: Tally,
     error: Option<TransferError>,
     given_up: GivenUp,
+    /// Whether its peer was asked for a sign, half-way to the deadline.
+    asked: bool,
     /// What the peer looked like at the deadline.
     peer: Option<PeerCondition>,
 }
@@ -74,6 +76,12 @@ struct Active {
 impl Active {
     fn ops(&self) -> &[Op] {
         &self.transfer.parts[self.part].ops
+    }
+
+    /// When it is looked at next if nothing happens before.
+    fn next_look(&self) -> Instant {
+        let deadline = self.transfer.deadline;
+        if self.asked { deadline } else { deadline.checked_sub(self.transfer.after / 2).unwrap_or(deadline) }
     }
 
     /// The link of the first request that is not over.
@@ -291,7 +299,6 @@ impl Core {
             self.ended.push(Ended { transfer, part, tally: Tally::default(), error: Some(error) });
             return;
         }
-        let deadline = transfer.deadline;
         let priority = transfer.parts[part].priority();
         let active = Active {
             transfer,
@@ -301,8 +308,10 @@ impl Core {
             tally: Tally::default(),
             error: None,
             given_up: GivenUp::No,
+            asked: false,
             peer: None,
         };
+        let look = active.next_look();
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.active[slot] = Some(active);
@@ -314,7 +323,7 @@ impl Core {
             }
         };
         self.waiting.push(priority, slot);
-        self.next_deadline = Some(self.next_deadline.map_or(deadline, |at| at.min(deadline)));
+        self.next_deadline = Some(self.next_deadline.map_or(look, |at| at.min(look)));
     }
 
     /// Hands requests to the transport until it takes no more; whether it took any.
@@ -495,17 +504,25 @@ impl Core {
         self.look_at_peers(now);
         self.give_up(now, GivenUp::Deadline, |a| a.transfer.deadline <= now);
         let next = self.active.iter().flatten().filter(|a| a.given_up == GivenUp::No);
-        self.next_deadline = next.map(|a| a.transfer.deadline).min();
+        self.next_deadline = next.map(Active::next_look).min();
     }
 
-    /// Asks what the peers of late transfers look like, before giving these up closes lanes. Once a link, however many are late.
+    /// Has the peers of transfers that are half-way to their deadlines asked for a sign, and looks at those of late ones before giving
+    /// these up closes lanes: once a link, however many there are.
     fn look_at_peers(&mut self, now: Instant) {
         let mut known: HashMap<LinkId, Signs> = HashMap::new();
-        let late = |a: &&mut Active| a.given_up == GivenUp::No && a.transfer.deadline <= now;
-        for active in self.active.iter_mut().flatten().filter(late) {
+        let due = |a: &&mut Active| a.given_up == GivenUp::No && a.next_look() <= now;
+        for active in self.active.iter_mut().flatten().filter(due) {
             let Some(link) = active.awaited_link() else { continue };
-            let signs = *known.entry(link).or_insert_with(|| self.transport.signs(link, now));
-            active.peer = PeerCondition::judge(signs, active.transfer.after);
+            let pulse = self.links.get(&link).map(|status| &status.pulse);
+            if !std::mem::replace(&mut active.asked, true) {
+                pulse.inspect(|pulse| pulse.ask());
+            }
+            if active.transfer.deadline <= now {
+                let signs = *known.entry(link).or_insert_with(|| self.transport.signs(link, now));
+                let control = pulse.map(|pulse| pulse.heard_ago(now));
+                active.peer = PeerCondition::judge(signs, control, active.transfer.after);
+            }
         }
     }
 
@@ -523,7 +540,7 @@ impl Core {
             let Some(end) = end else { continue };
             let cause = || match self.links.get(&link).and_then(|status| status.cause()) {
                 Some(cause) => Some(cause.to_string()),
-                None => Some(PeerCondition::judge(self.transport.signs(link, now), limit)?.to_string()),
+                None => Some(PeerCondition::judge(self.transport.signs(link, now), None, limit)?.to_string()),
             };
             warm.end(end, cause);
         }

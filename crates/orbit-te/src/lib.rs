@@ -75,6 +75,7 @@ mod notification;
 mod peer;
 mod pending;
 mod prepared;
+mod pulse;
 mod receipt;
 mod region;
 mod registration;

@@ -1,6 +1,7 @@
 //! A peer as this engine reaches it: its session, its link, and what is known of their state. Rule: a peer is one life of one
 //! engine; when its session ends it is gone for good, and opening its segment again makes a new one.
 
+use crate::pulse::Pulse;
 use crate::session::Session;
 use crate::worker::Worker;
 use nix::errno::Errno;
@@ -11,12 +12,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What is known of a link.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LinkStatus {
     cause: Mutex<Option<Arc<str>>>,
+    /// That of the peer's control link.
+    pub(crate) pulse: Arc<Pulse>,
 }
 
 impl LinkStatus {
+    pub(crate) fn new(pulse: Arc<Pulse>) -> LinkStatus {
+        LinkStatus { cause: Mutex::default(), pulse }
+    }
+
     pub(crate) fn up(&self) {
         *self.cause.lock() = None;
     }

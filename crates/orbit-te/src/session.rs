@@ -2,6 +2,7 @@
 //! another thread gets its answer by a channel, and everybody who waits is told when the session ends.
 
 use crate::error::Error;
+use crate::pulse::Pulse;
 use crate::shared::Shared;
 use crate::world::ControlLink;
 use orbit_te_tcp::net::StreamSigns;
@@ -45,6 +46,7 @@ pub(crate) struct Session {
     /// The number of the last notification that the peer sent.
     notified: AtomicU64,
     gone: OnceLock<Arc<str>>,
+    pub(crate) pulse: Arc<Pulse>,
 }
 
 impl Session {
@@ -66,6 +68,7 @@ impl Session {
             next: AtomicU64::new(1),
             notified: AtomicU64::new(0),
             gone: OnceLock::new(),
+            pulse: Arc::new(Pulse::new()),
         };
         (Arc::new(session), queue)
     }
@@ -133,6 +136,14 @@ impl Session {
         Ok(Outgoing::Message(message.encode(self.terms.limits.control_bytes as usize)?))
     }
 
+    fn ping(&self) {
+        let request = self.next.fetch_add(1, Ordering::Relaxed);
+        // A full queue is a sign of its own: the next beat finds out.
+        if let Ok(ping) = self.message(&Control::Ping { request }) {
+            let _ = self.outgoing.try_send(ping);
+        }
+    }
+
     fn answered(&self, request: u64, answer: Control) {
         // An answer that nobody waits for any more came after its question's limit.
         if let Some(sender) = self.waiting.lock().remove(&request) {
@@ -197,6 +208,7 @@ async fn read(
                 Err(cause) => return cause,
             };
             heard.store(true, Ordering::Relaxed);
+            session.pulse.heard();
             if let Some(cause) = handle(session, message, shared).await {
                 return cause;
             }
@@ -206,7 +218,15 @@ async fn read(
         // Counted, not timed: while this process itself is stopped, no beat passes.
         let mut silent_beats = 0;
         loop {
-            tokio::time::sleep(heartbeat).await;
+            let beat = tokio::time::sleep(heartbeat);
+            tokio::pin!(beat);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut beat => break,
+                    () = session.pulse.asked() => session.ping(),
+                }
+            }
             if heard.swap(false, Ordering::Relaxed) {
                 silent_beats = 0;
                 continue;
@@ -224,11 +244,7 @@ async fn read(
                     ),
                 };
             }
-            let request = session.next.fetch_add(1, Ordering::Relaxed);
-            // A full queue is a sign of its own: the next beat finds out.
-            if let Ok(ping) = session.message(&Control::Ping { request }) {
-                let _ = session.outgoing.try_send(ping);
-            }
+            session.ping();
         }
     };
     tokio::select! {

@@ -91,6 +91,7 @@ pub fn signs(socket: &impl AsFd) -> Option<StreamSigns> {
     let again = info.tcpi_retransmits > 0;
     // A window that stays shut is probed as well, but those probes are answered.
     let unanswered = (again && info.tcpi_unacked > 0) || info.tcpi_probes >= UNANSWERED_PROBES;
+    let just_now = info.tcpi_last_ack_recv < info.tcpi_rto / 1000;
     // Bytes that the other end had no memory for are sent twice, which looks like more. It is told from that by its window, which has
     // been shut since then: it is looked at after a time that doubles.
     let shut_for = match info.tcpi_backoff {
@@ -102,6 +103,7 @@ pub fn signs(socket: &impl AsFd) -> Option<StreamSigns> {
             SYN_SENT => Some(Duration::MAX),
             _ => unanswered.then(|| ms(info.tcpi_last_ack_recv)),
         },
+        acknowledges: info.tcpi_state != SYN_SENT && !unanswered && (info.tcpi_unacked == 0 || just_now),
         received: ms(info.tcpi_last_data_recv),
         took: (!again).then(|| ms(info.tcpi_last_data_sent) + shut_for),
         waits: info.tcpi_notsent_bytes > 0,
