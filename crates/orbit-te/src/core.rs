@@ -123,7 +123,7 @@ pub(crate) struct Core {
     ended: Vec<Ended>,
     next_deadline: Option<Instant>,
     /// Those who wait for lanes.
-    warming: Vec<Box<Warm>>,
+    warming: Vec<Warm>,
     /// How transfers end that come now, if none is taken any more.
     closed: Option<TransferError>,
 }
@@ -191,7 +191,7 @@ impl Core {
                     }
                 }
                 // Dropping it tells that the engine is closed.
-                Command::Warm(warm) if self.closed.is_none() => self.warming.push(warm),
+                Command::Warm(warm) if self.closed.is_none() => self.warming.push(*warm),
                 Command::Warm(_) => {}
                 Command::Disconnect(link) => {
                     self.transport.disconnect(link, now);
