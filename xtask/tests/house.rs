@@ -35,6 +35,7 @@ const UNSAFE: &[(&str, &str)] = &[
         "the promises of the contract, by the simplest transport",
     ),
     ("crates/orbit-te-transport/src/testing/reference/target.rs", "the copy between two leased regions"),
+    ("crates/orbit-te/src/announcer.rs", "submits notifications whose bytes their transfers keep"),
     ("crates/orbit-te/src/core.rs", "submits ops whose transfers hold the leases"),
     (
         "crates/orbit-te/src/dead.rs",

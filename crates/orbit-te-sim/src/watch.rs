@@ -8,8 +8,8 @@ use crate::net::stream::SimNet;
 use crate::plant::Plant;
 use orbit_te_tcp::TcpTransport;
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, LinkId, Notice, Op, OpError, OpErrorCode, OpKind, Progress, Token,
-    Transport, TransportError,
+    Arm, Capabilities, Completion, LinkId, LinkLanes, Notice, Op, OpError, OpErrorCode, OpKind, Progress,
+    Signs, Token, Transport, TransportError,
 };
 use orbit_te_wire::PeerId;
 use std::collections::BTreeSet;
@@ -127,6 +127,14 @@ unsafe impl Transport for Watched {
 
     fn arm(&mut self, now: Instant) -> Arm {
         if self.early.is_empty() { self.inner.arm(now) } else { Arm::Ready }
+    }
+
+    fn lanes(&self, link: LinkId, now: Instant) -> Option<LinkLanes> {
+        self.inner.lanes(link, now)
+    }
+
+    fn signs(&mut self, link: LinkId, now: Instant) -> Signs {
+        self.inner.signs(link, now)
     }
 
     fn disconnect(&mut self, link: LinkId, now: Instant) {

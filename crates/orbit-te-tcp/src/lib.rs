@@ -25,6 +25,7 @@ mod opening;
 mod ops;
 mod outbox;
 mod pump;
+mod signs;
 mod socket;
 mod sys;
 mod target;

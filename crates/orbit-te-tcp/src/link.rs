@@ -4,7 +4,7 @@
 use crate::address::TcpAddress;
 use crate::config::TcpConfig;
 use crate::ops::OpSlot;
-use orbit_te_transport::{LinkId, PriorityQueue};
+use orbit_te_transport::{LinkId, LinkLanes, PriorityQueue, TransportError};
 use orbit_te_wire::PeerId;
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,14 @@ pub(crate) struct FenceWait {
     pub(crate) asked: bool,
 }
 
+/// Since when attempts to make a lane have met silence.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Silence {
+    pub(crate) since: Instant,
+    /// Whether the peer's host takes connections, so that it is the process that is silent.
+    pub(crate) connects: bool,
+}
+
 /// A link.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -49,6 +57,8 @@ pub(crate) struct Link {
     pub(crate) down_since: Option<Instant>,
     /// Whether an attempt to make a lane has failed since there was one.
     pub(crate) failed: bool,
+    /// What attempts to make a lane have met since one came up, if that is silence.
+    pub(crate) silence: Option<Silence>,
     /// For each place, the pause before its lane is made again.
     pauses: Vec<Duration>,
     /// Which address is tried next.
@@ -73,6 +83,7 @@ impl Link {
             fences: Vec::new(),
             down_since: Some(now),
             failed: false,
+            silence: None,
             pauses: vec![config.reconnect_pause.0; lanes],
             turn: 0,
         }
@@ -91,6 +102,17 @@ impl Link {
         })
     }
 
+    /// How many of its lanes there are.
+    pub(crate) fn lanes(&self, now: Instant, unreachable_after: Duration) -> LinkLanes {
+        let late = self.down_since.is_some_and(|down| down + unreachable_after <= now);
+        LinkLanes {
+            up: self.up().count() as u32,
+            wanted: self.places.len() as u32,
+            // A first attempt that is slow is not yet a failure: it has its own time limit.
+            unreachable: late && self.failed,
+        }
+    }
+
     /// The address to try, a different one each time.
     pub(crate) fn next_address(&mut self) -> std::net::SocketAddr {
         let address = self.address.addresses[self.turn % self.address.addresses.len()];
@@ -103,9 +125,24 @@ impl Link {
         self.places[place] = Place::Up { lane };
         self.pauses[place] = config.reconnect_pause.0;
         self.failed = false;
+        self.silence = None;
         // The address that worked is the one for the next lane.
         self.turn = self.turn.wrapping_sub(1);
         self.down_since.take().is_some()
+    }
+
+    /// An attempt that began then has failed before its hello was answered.
+    pub(crate) fn attempt_failed(&mut self, began: Instant, connects: bool, error: &TransportError) {
+        use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+        let kind = if let TransportError::Io { source, .. } = error { Some(source.kind()) } else { None };
+        self.silence = match (kind, self.silence) {
+            (Some(TimedOut | HostUnreachable | NetworkUnreachable), earlier) => {
+                let same = earlier.filter(|silence| silence.connects == connects);
+                Some(same.unwrap_or(Silence { since: began, connects }))
+            }
+            // Who refuses is there.
+            _ => None,
+        };
     }
 
     /// A lane is gone: whether it was the last that was up.

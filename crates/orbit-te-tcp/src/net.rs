@@ -4,10 +4,11 @@
 #![allow(unsafe_code)]
 
 use crate::config::TcpConfig;
-pub use crate::sys::{IoRange, Os};
+pub use crate::sys::{IoRange, Os, signs};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 /// What has happened to a registered stream since its last event. An event is told once; what it said holds until a call
 /// answers [`io::ErrorKind::WouldBlock`] or moves less than it might have.
@@ -21,6 +22,22 @@ pub struct Ready {
     pub read_closed: bool,
     /// The stream has failed; the next call says how.
     pub failed: bool,
+}
+
+/// What a stream knows of its other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamSigns {
+    /// For how long the other end's host has acknowledged nothing, if something was sent, and sent again, without an answer.
+    /// [`Duration::MAX`] for a stream that has never stood.
+    pub unacknowledged_for: Option<Duration>,
+    /// Whether the other end's host has acknowledged all that was sent, or something just now.
+    pub acknowledges: bool,
+    /// How long ago bytes came.
+    pub received: Duration,
+    /// At most so long ago the other end made room for more bytes; none while old ones are sent again.
+    pub took: Option<Duration>,
+    /// Whether bytes wait in this side's kernel for room at the other end.
+    pub waits: bool,
 }
 
 /// Makes streams and tells when they are ready. Belongs to one transport.
@@ -97,6 +114,9 @@ pub trait Stream: Read + Write + Send {
     /// # Errors
     /// Why it could not be connected.
     fn connected(&mut self) -> io::Result<bool>;
+
+    /// What is known of the other end; none where the network can't tell. May ask the system.
+    fn signs(&self) -> Option<StreamSigns>;
 
     /// Ends one direction or both.
     ///

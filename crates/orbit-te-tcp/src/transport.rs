@@ -12,8 +12,8 @@ use crate::ops::{OpSlot, OpTable};
 use arc_swap::ArcSwap;
 use orbit_te_memory::{Grants, KindSet, RegionTable, Registry};
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, Event, LinkId, Mailbox, Notice, Op, OpError, OpErrorCode, OpKind, Pieces,
-    Progress, Token, Transport, TransportError,
+    Arm, Capabilities, Completion, Event, LinkId, LinkLanes, Mailbox, Notice, Op, OpError, OpErrorCode,
+    OpKind, Pieces, Progress, Signs, Token, Transport, TransportError,
 };
 use orbit_te_wire::limits::{MAX_PAYLOAD_BYTES, MAX_PIECES};
 use orbit_te_wire::notification::MAX_BYTES;
@@ -264,7 +264,13 @@ impl<N: Net> TcpTransport<N> {
         self.lanes.release(slot);
         let Lane { conn, role, .. } = lane;
         match role {
-            Role::Opening { link, place, .. } => self.place_down(link, place, error, now),
+            Role::Opening { link, place, said_hello, by, .. } => {
+                let began = by.checked_sub(self.config.connect_timeout).unwrap_or(now);
+                if let Some(link) = self.link_mut(link) {
+                    link.attempt_failed(began, said_hello, &error);
+                }
+                self.place_down(link, place, error, now);
+            }
             Role::Asking(asking) => self.asking_broke(asking, conn, error, now),
             Role::Answering(answering) => {
                 tracing::debug!(session = %answering.session, lane = answering.number, %error, "a peer's lane ended");
@@ -483,6 +489,15 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             return Arm::Ready;
         }
         Arm::Sleep { fd: self.net.descriptor(), until: self.next_timer }
+    }
+
+    fn lanes(&self, link: LinkId, now: Instant) -> Option<LinkLanes> {
+        let entry = self.links.get(link.slot as usize).filter(|entry| entry.generation == link.generation)?;
+        Some(entry.link.as_ref()?.lanes(now, self.config.unreachable_after))
+    }
+
+    fn signs(&mut self, link: LinkId, now: Instant) -> Signs {
+        if self.find_link(link).is_some() { self.link_signs(link.slot, now) } else { Signs::default() }
     }
 
     fn disconnect(&mut self, link: LinkId, now: Instant) {

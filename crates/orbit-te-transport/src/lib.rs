@@ -13,6 +13,7 @@ pub mod mailbox;
 pub mod op;
 pub mod priority;
 pub mod progress;
+pub mod signs;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod transport;
@@ -23,4 +24,5 @@ pub use mailbox::{Mailbox, Notice, Undelivered};
 pub use op::{LinkId, Op, OpKind, Pieces, RemoteSpan, Token, Verify};
 pub use priority::{Priority, PriorityQueue};
 pub use progress::{Arm, Completion, Event, Progress};
+pub use signs::{LinkLanes, Signs};
 pub use transport::Transport;

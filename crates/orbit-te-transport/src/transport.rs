@@ -7,6 +7,7 @@ use crate::error::TransportError;
 use crate::mailbox::Notice;
 use crate::op::{LinkId, Op, Token};
 use crate::progress::{Arm, Progress};
+use crate::signs::{LinkLanes, Signs};
 use orbit_te_wire::PeerId;
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -82,6 +83,13 @@ pub unsafe trait Transport: Send {
 
     /// How to wait for more. Call it after a poll that found nothing, and directly before sleeping.
     fn arm(&mut self, now: Instant) -> Arm;
+
+    /// How many lanes a link has now; none for a link that is not known. Cheap: whoever waits for a link asks after each poll.
+    fn lanes(&self, link: LinkId, now: Instant) -> Option<LinkLanes>;
+
+    /// What signs of life the peer gives on a link; none of either kind for a link that is not known. May ask the system about each
+    /// lane, so it is for explaining a failure.
+    fn signs(&mut self, link: LinkId, now: Instant) -> Signs;
 
     /// Closes a link: its ops complete with errors, and its number is never used again. Ops on that number complete with
     /// [`OpErrorCode::NoLink`](crate::OpErrorCode::NoLink) from then on. A link that is not known is ignored.

@@ -70,6 +70,7 @@ plants! {
     cancels_strangers: CancelsStrangers, "cancel_of_strangers_is_ignored", "which was never submitted";
     sleeps_through_replies: SleepsThroughReplies, "no_wake_up_is_lost", "a lost wake-up";
     never_sleeps: NeverSleeps, "idle_sleeps", "says `Sleep`: not within";
+    counts_lanes_of_the_gone: CountsLanesOfTheGone, "lanes_are_counted", "which is no link";
     says_drained: SaysDrained, "drained_is_told", "drained is true";
     never_drained: NeverDrained, "nothing_comes_of_nothing", "it is not drained";
     swaps_pieces: SwapsPieces, "lists_round_trip", "are not in place";

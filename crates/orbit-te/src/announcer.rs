@@ -150,7 +150,7 @@ impl Announcer {
             }
             (Err(_), given_up) => {
                 let cause = links.get(&link).and_then(|status| status.cause());
-                given_up.error(&current.transfer, IN_PLACE, cause)
+                given_up.error(&current.transfer, IN_PLACE, None, cause)
             }
         };
         over.push(Ended::Announcement { transfer: current.transfer, error });
@@ -227,7 +227,7 @@ impl Announcer {
                 if !stays {
                     over.push(Ended::Announcement {
                         transfer: transfer.clone(),
-                        error: why.error(transfer, IN_PLACE, None),
+                        error: why.error(transfer, IN_PLACE, None, None),
                     });
                 }
                 stays
@@ -240,7 +240,7 @@ impl Announcer {
             match current.token {
                 Some(token) => transport.cancel(token..=token, now),
                 None => {
-                    let error = why.error(&current.transfer, IN_PLACE, None);
+                    let error = why.error(&current.transfer, IN_PLACE, None, None);
                     over.push(Ended::Announcement { transfer: current.transfer.clone(), error });
                     queue.current = None;
                 }

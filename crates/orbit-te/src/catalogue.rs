@@ -1,6 +1,7 @@
 //! The catalogue of errors: a stable number and name for each, what broke, whether another route may help, and the remedy. Rule: a
 //! number is never reused, and `docs/errors.md` says the same, which a test holds.
 
+use crate::condition::PeerCondition;
 use crate::error::{Error, TransferError};
 use orbit_te_memory::MemoryError;
 use orbit_te_transport::ErrorClass::{self, Device, Link, Op};
@@ -157,7 +158,12 @@ impl TransferError {
     pub fn code(&self) -> ErrorCode {
         match self {
             TransferError::Request { error, .. } => ErrorCode::of_op(error.code),
-            TransferError::Deadline { .. } => ErrorCode::numbered(200),
+            TransferError::Deadline { peer, .. } => ErrorCode::numbered(match peer {
+                None => 200,
+                Some(PeerCondition::Slow { .. }) => 205,
+                Some(PeerCondition::Stalled { .. }) => 206,
+                Some(PeerCondition::Unreachable { .. }) => 207,
+            }),
             TransferError::Cancelled { .. } => ErrorCode::numbered(201),
             TransferError::Notification(_) => ErrorCode::numbered(202),
             TransferError::Closed { .. } => ErrorCode::numbered(203),
@@ -422,7 +428,7 @@ static CATALOGUE: &[Entry] = &[
         "deadline",
         Link,
         "the transfer was not done at its deadline",
-        "see whether the peer is stopped or slow; give large transfers more time",
+        "see the error's own words; give large transfers more time",
     ),
     entry(
         201,
@@ -451,6 +457,27 @@ static CATALOGUE: &[Entry] = &[
         Device,
         "the engine's worker has panicked under the transfer",
         "start a new engine, and report the message; the memory is kept, and listed as retained",
+    ),
+    entry(
+        205,
+        "deadline-slow",
+        Link,
+        "the transfer was not done at its deadline, though the peer was moving its bytes",
+        "give it more time, or move less at once; see what slows the peer or the path",
+    ),
+    entry(
+        206,
+        "deadline-stalled",
+        Link,
+        "the transfer was not done at its deadline, and the peer's process took and answered nothing",
+        "see whether its process is stopped, hangs or gets no CPU; submit it again when it goes on",
+    ),
+    entry(
+        207,
+        "deadline-unreachable",
+        Link,
+        "the transfer was not done at its deadline, and the peer's host acknowledged nothing",
+        "see whether its host runs and the network to it works; submit it again when it does",
     ),
     entry(
         300,

@@ -155,7 +155,7 @@ async fn connect(
     }
     let (session, queue) = Session::new(accepted.session, peer, address, accepted.terms);
     let worker = shared.next_worker();
-    let status = Arc::new(LinkStatus::default());
+    let status = Arc::new(LinkStatus::new(session.pulse.clone()));
     let lanes = TcpAddress { addresses: vec![address], session: session.id }.encode()?;
     let (reply, link) = oneshot::channel();
     worker.submit_always(Command::Connect { peer, address: lanes, status: status.clone(), reply });

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::announcer::{self, Announcer};
+use crate::condition::PeerCondition;
 use crate::dead::DeadTransport;
 use crate::ending::{Ended, GivenUp};
 use crate::error::{Error, TransferError};
@@ -12,9 +13,10 @@ use crate::receipt::{Landed, Tally};
 use crate::retention::Retention;
 use crate::sync::ArrayQueue;
 use crate::transfer::TransferState;
+use crate::warming::Warm;
 use orbit_te_transport::{
-    Arm, Completion, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Progress, Token,
-    Transport,
+    Arm, Completion, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Progress, Signs,
+    Token, Transport,
 };
 use orbit_te_wire::PeerId;
 use std::collections::{HashMap, VecDeque};
@@ -45,6 +47,8 @@ pub(crate) enum Command {
         status: Arc<LinkStatus>,
         reply: oneshot::Sender<Result<LinkId, Error>>,
     },
+    /// Tell when a link's lanes are up.
+    Warm(Box<Warm>),
     /// Close a link; its transfers fail.
     Disconnect(LinkId),
 }
@@ -59,11 +63,27 @@ struct Active {
     tally: Tally,
     error: Option<TransferError>,
     given_up: GivenUp,
+    /// Whether its peer was asked for a sign, half-way to the deadline.
+    asked: bool,
+    /// What the peer looked like at the deadline.
+    peer: Option<PeerCondition>,
 }
 
 impl Active {
     fn ops(&self) -> &[Op] {
         &self.transfer.parts[self.part].ops
+    }
+
+    /// When it is looked at next if nothing happens before.
+    fn next_look(&self) -> Instant {
+        let deadline = self.transfer.deadline;
+        if self.asked { deadline } else { deadline.checked_sub(self.transfer.after / 2).unwrap_or(deadline) }
+    }
+
+    /// The link of the first request that is not over.
+    fn awaited_link(&self) -> Option<LinkId> {
+        let is_over = |op: &&Op| self.transfer.records.is_over(op.token.0 as usize);
+        self.ops().iter().find(|op| !is_over(op)).map(|op| op.link)
     }
 
     fn priority(&self) -> Priority {
@@ -99,6 +119,8 @@ pub(crate) struct Core {
     ended: Vec<Ended>,
     announcer: Announcer,
     next_deadline: Option<Instant>,
+    /// Those who wait for lanes.
+    warming: Vec<Warm>,
     /// How transfers end that come now, if none is taken any more.
     closed: Option<TransferError>,
 }
@@ -122,6 +144,7 @@ impl Core {
             ended: Vec::with_capacity(POLL_BUDGET),
             announcer: Announcer::default(),
             next_deadline: None,
+            warming: Vec::new(),
             closed: None,
         }
     }
@@ -151,6 +174,9 @@ impl Core {
                         self.links.remove(&link);
                     }
                 }
+                // Dropping it tells that the engine is closed.
+                Command::Warm(warm) if self.closed.is_none() => self.warming.push(*warm),
+                Command::Warm(_) => {}
                 Command::Disconnect(link) => {
                     self.transport.disconnect(link, now);
                     self.announcer.forget(link);
@@ -193,6 +219,9 @@ impl Core {
             self.announcer.give_up_late(&mut *self.transport, now, &mut self.ended);
             any = true;
         }
+        if !self.warming.is_empty() {
+            self.look_after_lanes(now);
+        }
         any
     }
 
@@ -201,8 +230,9 @@ impl Core {
         match self.transport.arm(now) {
             Arm::Ready => Arm::Ready,
             Arm::Sleep { fd, until } => {
+                let warming = self.warming.iter().map(|warm| warm.until);
                 let deadlines = self.next_deadline.into_iter().chain(self.announcer.next_deadline());
-                Arm::Sleep { fd, until: until.into_iter().chain(deadlines).min() }
+                Arm::Sleep { fd, until: until.into_iter().chain(deadlines).chain(warming).min() }
             }
         }
     }
@@ -219,6 +249,7 @@ impl Core {
     pub(crate) fn give_all_up(&mut self, ring: &ArrayQueue<Command>, now: Instant) {
         self.closed.get_or_insert(TransferError::Closed { landed: Landed::Nothing, fenced: true });
         self.feed(ring, now);
+        self.warming.clear();
         self.give_up(now, GivenUp::Closed, |_| true);
         self.announcer.give_all_up(&mut *self.transport, now, &mut self.ended);
     }
@@ -255,6 +286,7 @@ impl Core {
         self.waiting.clear();
         self.shares.clear();
         self.next_deadline = None;
+        self.warming.clear();
         self.closed = Some(error);
     }
 
@@ -264,7 +296,6 @@ impl Core {
             self.ended.push(Ended::Part { transfer, part, tally: Tally::default(), error: Some(error) });
             return;
         }
-        let deadline = transfer.deadline;
         let priority = transfer.parts[part].priority();
         let active = Active {
             transfer,
@@ -274,7 +305,10 @@ impl Core {
             tally: Tally::default(),
             error: None,
             given_up: GivenUp::No,
+            asked: false,
+            peer: None,
         };
+        let look = active.next_look();
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.active[slot] = Some(active);
@@ -286,7 +320,7 @@ impl Core {
             }
         };
         self.waiting.push(priority, slot);
-        self.next_deadline = Some(self.next_deadline.map_or(deadline, |at| at.min(deadline)));
+        self.next_deadline = Some(self.next_deadline.map_or(look, |at| at.min(look)));
     }
 
     /// Hands requests to the transport until it takes no more; whether it took any.
@@ -420,7 +454,8 @@ impl Core {
         };
         // Of this part; of all parts it is said at the end.
         let landed = active.tally.landed(total);
-        let given_up = active.given_up.error(&active.transfer, (landed, active.tally.fenced), cause);
+        let given_up =
+            active.given_up.error(&active.transfer, (landed, active.tally.fenced), active.peer, cause);
         let error = active.error.map(|error| given_up.unwrap_or(error));
         let Active { transfer, part, tally, .. } = active;
         self.ended.push(Ended::Part { transfer, part, tally, error });
@@ -460,9 +495,49 @@ impl Core {
 
     fn give_up_late(&mut self, now: Instant) {
         self.next_deadline = None;
+        self.look_at_peers(now);
         self.give_up(now, GivenUp::Deadline, |a| a.transfer.deadline <= now);
         let next = self.active.iter().flatten().filter(|a| a.given_up == GivenUp::No);
-        self.next_deadline = next.map(|a| a.transfer.deadline).min();
+        self.next_deadline = next.map(Active::next_look).min();
+    }
+
+    /// Has the peers of transfers that are half-way to their deadlines asked for a sign, and looks at those of late ones before giving
+    /// these up closes lanes: once a link, however many there are.
+    fn look_at_peers(&mut self, now: Instant) {
+        let mut known: HashMap<LinkId, Signs> = HashMap::new();
+        let due = |a: &&mut Active| a.given_up == GivenUp::No && a.next_look() <= now;
+        for active in self.active.iter_mut().flatten().filter(due) {
+            let Some(link) = active.awaited_link() else { continue };
+            let pulse = self.links.get(&link).map(|status| &status.pulse);
+            if !std::mem::replace(&mut active.asked, true) {
+                pulse.inspect(|pulse| pulse.ask());
+            }
+            if active.transfer.deadline <= now {
+                let signs = *known.entry(link).or_insert_with(|| self.transport.signs(link, now));
+                let control = pulse.map(|pulse| pulse.heard_ago(now));
+                active.peer = PeerCondition::judge(signs, control, active.transfer.after);
+            }
+        }
+    }
+
+    /// Tells those who wait for lanes how far it is.
+    fn look_after_lanes(&mut self, now: Instant) {
+        let mut at = 0;
+        while let Some(warm) = self.warming.get_mut(at) {
+            let (link, limit) = (warm.link, warm.limit);
+            let end = warm.look(self.transport.lanes(link, now), now);
+            if end.is_none() && !warm.is_given_up() {
+                at += 1;
+                continue;
+            }
+            let warm = self.warming.swap_remove(at);
+            let Some(end) = end else { continue };
+            let cause = || match self.links.get(&link).and_then(|status| status.cause()) {
+                Some(cause) => Some(cause.to_string()),
+                None => Some(PeerCondition::judge(self.transport.signs(link, now), None, limit)?.to_string()),
+            };
+            warm.end(end, cause);
+        }
     }
 
     fn give_up(&mut self, now: Instant, why: GivenUp, which: impl Fn(&Active) -> bool) {

@@ -3,7 +3,9 @@
 #![allow(unsafe_code)]
 
 use orbit_te_memory::KindSet;
-use orbit_te_transport::{Arm, Capabilities, LinkId, Notice, Op, Progress, Token, Transport, TransportError};
+use orbit_te_transport::{
+    Arm, Capabilities, LinkId, LinkLanes, Notice, Op, Progress, Signs, Token, Transport, TransportError,
+};
 use orbit_te_wire::PeerId;
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -57,6 +59,14 @@ unsafe impl Transport for DeadTransport {
 
     fn arm(&mut self, _: Instant) -> Arm {
         Arm::Sleep { fd: None, until: None }
+    }
+
+    fn lanes(&self, _: LinkId, _: Instant) -> Option<LinkLanes> {
+        None
+    }
+
+    fn signs(&mut self, _: LinkId, _: Instant) -> Signs {
+        Signs::default()
     }
 
     fn disconnect(&mut self, _: LinkId, _: Instant) {}

@@ -1,6 +1,7 @@
 //! How what a worker has under way ends: why it was given up, and what its transfer is then told. Rule: telling may run an owner's
 //! code, so it is done with the core free for others.
 
+use crate::condition::PeerCondition;
 use crate::error::TransferError;
 use crate::receipt::{Landed, Tally};
 use crate::transfer::TransferState;
@@ -21,13 +22,14 @@ impl GivenUp {
         self,
         transfer: &TransferState,
         (landed, fenced): (Landed, bool),
+        peer: Option<PeerCondition>,
         cause: Option<Arc<str>>,
     ) -> Option<TransferError> {
         match self {
             GivenUp::No => None,
             GivenUp::Cancelled => Some(TransferError::Cancelled { landed, fenced }),
             GivenUp::Deadline => {
-                Some(TransferError::Deadline { after: transfer.after, landed, fenced, cause })
+                Some(TransferError::Deadline { after: transfer.after, landed, fenced, peer, cause })
             }
             GivenUp::Closed => Some(TransferError::Closed { landed, fenced }),
         }

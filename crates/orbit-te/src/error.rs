@@ -1,6 +1,7 @@
 //! What the engine's calls can answer besides success. Rule: an error names what broke, its first cause and, where there is one,
 //! the remedy.
 
+use crate::condition::PeerCondition;
 use crate::receipt::Landed;
 use orbit_te_memory::{MemoryError, RegistrationError};
 use orbit_te_transport::{OpError, OpErrorCode, TransportError};
@@ -142,7 +143,7 @@ pub enum TransferError {
     },
     /// The deadline passed. The local memory can't be touched any more.
     #[error(
-        "not done after {after:?}{}{}", because(cause),
+        "not done after {after:?}{}{}{}", peer.map_or_else(String::new, |peer| format!(": {peer}")), because(cause),
         if *fenced { "" } else { "; the peer could not be asked, so bytes of it may still land there" }
     )]
     Deadline {
@@ -152,6 +153,8 @@ pub enum TransferError {
         landed: Landed,
         /// Whether the peer's memory can't be touched any more either.
         fenced: bool,
+        /// What the peer looked like, as far as that is known.
+        peer: Option<PeerCondition>,
         /// What is known of the cause.
         cause: Option<Arc<str>>,
     },
@@ -198,7 +201,10 @@ impl TransferError {
     }
 
     /// The same error, as is known when all of the transfer is over.
-    pub(crate) fn at_the_end(mut self, all_landed: Landed, all_fenced: bool) -> TransferError {
+    pub(crate) fn at_the_end(mut self, bytes: u64, all_landed: Landed, all_fenced: bool) -> TransferError {
+        if let TransferError::Deadline { peer: Some(peer), .. } = &mut self {
+            *peer = peer.at_the_end(bytes);
+        }
         if let TransferError::Cancelled { landed, fenced }
         | TransferError::Deadline { landed, fenced, .. }
         | TransferError::Closed { landed, fenced } = &mut self

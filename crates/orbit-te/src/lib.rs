@@ -59,6 +59,7 @@ mod batch;
 mod builder;
 mod catalogue;
 mod clock;
+mod condition;
 mod config;
 mod control;
 mod core;
@@ -77,6 +78,7 @@ mod notification;
 mod peer;
 mod pending;
 mod prepared;
+mod pulse;
 mod receipt;
 mod region;
 mod registration;
@@ -91,12 +93,14 @@ pub mod simulation;
 mod sleeper;
 mod sync;
 mod transfer;
+mod warming;
 mod worker;
 mod world;
 
 pub use batch::Batch;
 pub use builder::EngineBuilder;
 pub use catalogue::ErrorCode;
+pub use condition::PeerCondition;
 pub use config::Config;
 pub use engine::Engine;
 pub use error::{Error, TransferError};
@@ -117,6 +121,7 @@ pub use region::{Region, Slice};
 pub use retention::Retained;
 pub use segment::Segment;
 pub use transfer::Transfer;
+pub use warming::{Lanes, Warming};
 
 /// The example of the crate's README, compiled and run with the other examples.
 #[cfg(doctest)]

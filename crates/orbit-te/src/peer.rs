@@ -1,8 +1,10 @@
 //! A peer as this engine reaches it: its session, its link, and what is known of their state. Rule: a peer is one life of one
 //! engine; when its session ends it is gone for good, and opening its segment again makes a new one.
 
+use crate::pulse::Pulse;
 use crate::session::Session;
 use crate::worker::Worker;
+use nix::errno::Errno;
 use orbit_te_transport::{LinkId, TransportError};
 use orbit_te_wire::{Incarnation, PeerId};
 use parking_lot::Mutex;
@@ -10,18 +12,32 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What is known of a link.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LinkStatus {
     cause: Mutex<Option<Arc<str>>>,
+    /// That of the peer's control link.
+    pub(crate) pulse: Arc<Pulse>,
 }
 
 impl LinkStatus {
+    pub(crate) fn new(pulse: Arc<Pulse>) -> LinkStatus {
+        LinkStatus { cause: Mutex::default(), pulse }
+    }
+
     pub(crate) fn up(&self) {
         *self.cause.lock() = None;
     }
 
     pub(crate) fn down(&self, error: &TransportError) {
-        self.fail(&error.to_string());
+        match error {
+            // The system's own verdict on a connection that stood: nothing was acknowledged in time.
+            TransportError::Io { source, .. } if source.raw_os_error() == Some(Errno::ETIMEDOUT as i32) => {
+                self.fail(&format!(
+                    "{error}: its host acknowledged nothing; is it, or the path to it, gone?"
+                ));
+            }
+            _ => self.fail(&error.to_string()),
+        }
     }
 
     /// Keeps a cause that explains what comes after it.

@@ -189,9 +189,9 @@ impl Prepared {
             verify: Verify::Off,
         };
         let mut ops = Vec::new();
-        let can = segment.inner.peer.worker.capabilities();
+        let can = bounds(segment);
         // The vectors' memory stays where it is when they are moved.
-        arranged.as_ref().unwrap_or(&given).cut(&model, can, &mut ops);
+        arranged.as_ref().unwrap_or(&given).cut(&model, &can, &mut ops);
         let (segment, local) = (segment.clone(), local.clone());
         let spare = Mutex::default();
         Ok(Prepared {
@@ -250,13 +250,21 @@ impl Prepared {
                 chosen.push(inner.given.local[number], inner.given.remote[number]);
             }
             chosen.arrange(inner.kind, arranged)?;
-            let can = inner.segment.inner.peer.worker.capabilities();
+            let can = bounds(&inner.segment);
             if let Some(model) = inner.ops.first() {
-                arranged.cut(model, can, &mut ops);
+                arranged.cut(model, &can, &mut ops);
             }
         }
         Ok(Posting { list: self.clone(), ops, kept: Arc::new(posted) })
     }
+}
+
+/// What one list may have at most: by the transport here, and by what was agreed with the segment's owner.
+fn bounds(segment: &Segment) -> Capabilities {
+    let peer = &segment.inner.peer;
+    let can = *peer.worker.capabilities();
+    let agreed = peer.session.terms().limits.payload_bytes;
+    Capabilities { max_list_bytes: can.max_list_bytes.min(agreed), ..can }
 }
 
 impl fmt::Debug for Prepared {

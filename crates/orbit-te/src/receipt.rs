@@ -127,6 +127,11 @@ impl Requests {
         (0..self.len()).filter_map(|request| self.get(request))
     }
 
+    /// Whether one request is over.
+    pub(crate) fn is_over(&self, request: usize) -> bool {
+        self.inner.all[request].state.load(Ordering::Acquire) > UNDER_WAY
+    }
+
     /// A transport has taken it.
     pub(crate) fn begun(&self, request: usize) {
         // A refused one may have ended already.

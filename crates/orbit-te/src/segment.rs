@@ -2,18 +2,22 @@
 //! starts.
 
 use crate::batch::Batch;
+use crate::core::Command;
 use crate::error::{Error, TransferError};
 use crate::peer::Peer;
 use crate::receipt::Receipt;
 use crate::region::Slice;
 use crate::shared::Shared;
 use crate::transfer::Transfer;
+use crate::warming::Warming;
 use orbit_te_memory::RemoteKey;
 use orbit_te_transport::{OpKind, RemoteSpan};
 use orbit_te_wire::{Access, PeerId, RegionDescriptor};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// A peer's exposed memory. Cheap to clone. Stays usable while the session with its peer lives and its owner has neither retired nor
 /// revoked the memory; afterwards, or when the owner has exposed other memory under the name, open it again.
@@ -55,6 +59,27 @@ impl Segment {
     /// Where its owner was reached.
     pub fn address(&self) -> SocketAddr {
         self.inner.peer.address
+    }
+
+    /// Has all lanes to its owner opened ahead, so that a first transfer finds them. They are begun when the segment is opened, and kept
+    /// until the session with its owner ends; this says how far that is, and waits for it, at most for `limit`. It ends when all are
+    /// up; at the limit also with fewer ([`crate::Lanes::all_up`]), the rest of which go on being tried.
+    ///
+    /// # Errors
+    /// By the answer: [`Error::Unreachable`] with the cause when no lane could be had by the limit, or for as long as transfers would
+    /// wait for one ([`crate::TcpConfig::unreachable_after`]); [`Error::PeerGone`], [`Error::Closed`].
+    pub fn warm(&self, limit: Duration) -> Warming {
+        let (shared, peer) = (&self.inner.shared, &self.inner.peer);
+        if shared.closed.load(Ordering::Acquire) {
+            return Warming::failed(Error::Closed);
+        }
+        if let Some(cause) = peer.gone() {
+            return Warming::failed(Error::PeerGone { peer: peer.id, cause: cause.to_string() });
+        }
+        let (warm, warming) = Warming::begin(peer, limit);
+        peer.worker.submit_always(Command::Warm(warm));
+        peer.worker.attend();
+        warming
     }
 
     /// Begins to copy a slice of our memory to the segment's bytes from `offset` on.

@@ -2,8 +2,10 @@
 //! another thread gets its answer by a channel, and everybody who waits is told when the session ends.
 
 use crate::error::Error;
+use crate::pulse::Pulse;
 use crate::shared::Shared;
 use crate::world::ControlLink;
+use orbit_te_tcp::net::StreamSigns;
 use orbit_te_wire::control::LENGTH_BYTES;
 use orbit_te_wire::negotiate::Terms;
 use orbit_te_wire::{Control, PeerId, RefusalCode, SessionId, WireError};
@@ -42,6 +44,7 @@ pub(crate) struct Session {
     waiting: Mutex<BTreeMap<u64, oneshot::Sender<Control>>>,
     next: AtomicU64,
     gone: OnceLock<Arc<str>>,
+    pub(crate) pulse: Arc<Pulse>,
 }
 
 impl Session {
@@ -62,6 +65,7 @@ impl Session {
             waiting: Mutex::new(BTreeMap::new()),
             next: AtomicU64::new(1),
             gone: OnceLock::new(),
+            pulse: Arc::new(Pulse::new()),
         };
         (Arc::new(session), queue)
     }
@@ -129,6 +133,14 @@ impl Session {
         Ok(Outgoing::Message(message.encode(self.terms.limits.control_bytes as usize)?))
     }
 
+    fn ping(&self) {
+        let request = self.next.fetch_add(1, Ordering::Relaxed);
+        // A full queue is a sign of its own: the next beat finds out.
+        if let Ok(ping) = self.message(&Control::Ping { request }) {
+            let _ = self.outgoing.try_send(ping);
+        }
+    }
+
     fn answered(&self, request: u64, answer: Control) {
         // An answer that nobody waits for any more came after its question's limit.
         if let Some(sender) = self.waiting.lock().remove(&request) {
@@ -150,11 +162,11 @@ pub(crate) async fn run(
     shared: Weak<Shared>,
     heartbeat: Duration,
 ) -> Arc<str> {
-    let ControlLink { reader, writer } = link;
+    let ControlLink { reader, writer, signs } = link;
     // In order, here and below: which of two causes is told when both are there is then no chance.
     let cause = tokio::select! {
         biased;
-        cause = read(&session, reader, &shared, heartbeat) => cause,
+        cause = read(&session, reader, &signs, &shared, heartbeat) => cause,
         cause = write(writer, queue) => cause,
     };
     session.end(&cause);
@@ -181,6 +193,7 @@ async fn write(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Ou
 async fn read(
     session: &Session,
     mut reader: impl AsyncRead + Unpin,
+    signs: &(dyn Fn() -> Option<StreamSigns> + Sync),
     shared: &Weak<Shared>,
     heartbeat: Duration,
 ) -> String {
@@ -192,6 +205,7 @@ async fn read(
                 Err(cause) => return cause,
             };
             heard.store(true, Ordering::Relaxed);
+            session.pulse.heard();
             if let Some(cause) = handle(session, message, shared).await {
                 return cause;
             }
@@ -201,7 +215,15 @@ async fn read(
         // Counted, not timed: while this process itself is stopped, no beat passes.
         let mut silent_beats = 0;
         loop {
-            tokio::time::sleep(heartbeat).await;
+            let beat = tokio::time::sleep(heartbeat);
+            tokio::pin!(beat);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut beat => break,
+                    () = session.pulse.asked() => session.ping(),
+                }
+            }
             if heard.swap(false, Ordering::Relaxed) {
                 silent_beats = 0;
                 continue;
@@ -209,15 +231,17 @@ async fn read(
             silent_beats += 1;
             if silent_beats > SILENT_BEATS {
                 let silent = (heartbeat * silent_beats).as_secs_f32();
-                return format!(
-                    "silent for {silent:.1} s although its connection stands; is the process stopped?"
-                );
+                return match signs().and_then(|signs| signs.unacknowledged_for) {
+                    Some(lost) => format!(
+                        "its host has acknowledged nothing for {:.1} s; is it, or the path to it, gone?",
+                        lost.as_secs_f32()
+                    ),
+                    None => format!(
+                        "silent for {silent:.1} s although its connection stands; is the process stopped?"
+                    ),
+                };
             }
-            let request = session.next.fetch_add(1, Ordering::Relaxed);
-            // A full queue is a sign of its own: the next beat finds out.
-            if let Ok(ping) = session.message(&Control::Ping { request }) {
-                let _ = session.outgoing.try_send(ping);
-            }
+            session.ping();
         }
     };
     tokio::select! {

@@ -207,7 +207,7 @@ impl TransferState {
             elapsed: ended - self.submitted,
             landed,
             fenced,
-            error: error.map(|error| error.at_the_end(landed, fenced)),
+            error: error.map(|error| error.at_the_end(tally.bytes, landed, fenced)),
             records: self.records.clone(),
         });
         let (permit, waker, parked) =

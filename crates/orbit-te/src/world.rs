@@ -4,11 +4,13 @@
 #![allow(unreachable_pub)] // A simulation reaches these through the feature of that name.
 
 use mio::net::TcpStream as Taken;
+use orbit_te_tcp::net::{StreamSigns, signs};
 use orbit_te_wire::SessionId;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -17,8 +19,10 @@ use tokio::net::TcpStream;
 pub struct ControlLink {
     /// What the peer sends.
     pub reader: Box<dyn AsyncRead + Send + Unpin>,
-    /// What is sent to it. Dropping both closes the connection.
+    /// What is sent to it. Dropping both, and what tells the signs, closes the connection.
     pub writer: Box<dyn AsyncWrite + Send + Unpin>,
+    /// What the connection knows of its other end.
+    pub signs: Box<dyn Fn() -> Option<StreamSigns> + Send + Sync>,
 }
 
 impl fmt::Debug for ControlLink {
@@ -75,6 +79,9 @@ impl Accepted for Taken {
 
 fn link(stream: TcpStream) -> io::Result<ControlLink> {
     stream.set_nodelay(true)?;
+    // The halves leave no way to ask, so a second descriptor of the same socket does.
+    let socket = stream.as_fd().try_clone_to_owned()?;
     let (reader, writer) = stream.into_split();
-    Ok(ControlLink { reader: Box::new(reader), writer: Box::new(writer) })
+    let signs = Box::new(move || signs(&socket));
+    Ok(ControlLink { reader: Box::new(reader), writer: Box::new(writer), signs })
 }

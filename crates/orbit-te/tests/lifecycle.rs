@@ -37,7 +37,9 @@ fn is_over(transfer: &Transfer) {
     match transfer.wait_for(Duration::from_secs(10)).expect("a transfer outlives its engine") {
         Ok(_) | Err(TransferError::Closed { .. }) => {}
         Err(TransferError::Request { error, .. }) => {
-            assert!(error.code.class() != orbit_te::ErrorClass::Op, "{error:?}");
+            // The session's grants end a moment before its lanes do.
+            let grant_ended = error.code == orbit_te::OpErrorCode::BadKey;
+            assert!(grant_ended || error.code.class() != orbit_te::ErrorClass::Op, "{error:?}");
         }
         Err(other) => panic!("{other:?}"),
     }

@@ -5,10 +5,13 @@
 
 mod support;
 
-use orbit_te::{Access, Batch, Error, Layout, ListError, ListFault, OpKind, Region, Side};
+use orbit_te::{
+    Access, Batch, Config, Engine, Error, Layout, ListError, ListFault, OpKind, Region, Side, TcpConfig,
+};
+use orbit_te_wire::Limits;
 use proptest::prelude::*;
 use std::time::Duration;
-use support::{Pair, Random, contents, pair, pattern_bytes, region, watchdog};
+use support::{Pair, Random, contents, pair, pair_of, pattern_bytes, region, watchdog};
 
 const SIZE: usize = 1 << 20;
 
@@ -31,8 +34,13 @@ fn bytes_of(runs: &[(u64, u64)]) -> impl Iterator<Item = usize> + '_ {
 
 /// Moves a list and compares every byte of both sides with a model.
 fn check(kind: OpKind, here: Layout<'_>, there: Layout<'_>) {
+    check_between(pair(SIZE), kind, here, there);
+}
+
+/// The same between these engines; how many requests it took.
+fn check_between(pair: Pair, kind: OpKind, here: Layout<'_>, there: Layout<'_>) -> usize {
     let _watchdog = watchdog("a list", Duration::from_secs(60));
-    let Pair { engine: initiator, segment, remote: target_region, target: _target } = pair(SIZE);
+    let Pair { engine: initiator, segment, remote: target_region, target: _target } = pair;
     let ours = region(&initiator, &pattern_bytes(7, 0, SIZE), Access::LOCAL);
     let before = (contents(&ours), contents(&target_region));
     let list = initiator.prepare(kind, &ours.whole(), here, &segment, there).unwrap();
@@ -51,6 +59,53 @@ fn check(kind: OpKind, here: Layout<'_>, there: Layout<'_>) {
     }
     assert!(contents(&ours) == local, "{kind:?}: our side is not as it should be");
     assert!(contents(&target_region) == remote, "{kind:?}: the peer's side is not as it should be");
+    list.requests()
+}
+
+/// Lists are cut to the lower limit of the two sides, whichever has it.
+#[test]
+fn a_peer_with_a_lower_limit() {
+    let limited = |payload_bytes| {
+        let limits = Limits { payload_bytes, ..Limits::default() };
+        Config { tcp: TcpConfig { limits, ..TcpConfig::default() }, ..Config::default() }
+    };
+    // 100 pieces of 1,000 bytes: some in a request, one in each, and each over the limit.
+    for (payload_bytes, requests) in [(10_000, 10), (1000, 100), (1001, 100), (700, 100)] {
+        for kind in [OpKind::Write, OpKind::Read] {
+            let target = Engine::builder().config(limited(payload_bytes)).start().unwrap();
+            let lower_there = pair_of(SIZE, target, Config::default());
+            let target = Engine::builder().start().unwrap();
+            let lower_here = pair_of(SIZE, target, limited(payload_bytes));
+            for pair in [lower_there, lower_here] {
+                let here = Layout::Strided { offset: 5, stride_bytes: 1500, block_bytes: 1000, count: 100 };
+                let there = Layout::Strided { offset: 9, stride_bytes: 2500, block_bytes: 1000, count: 100 };
+                assert_eq!(check_between(pair, kind, here, there), requests, "{payload_bytes}");
+            }
+        }
+    }
+}
+
+/// A subset is cut as the whole is.
+#[test]
+fn a_subset_to_a_peer_with_a_lower_limit() {
+    let limits = Limits { payload_bytes: 3000, ..Limits::default() };
+    let tcp = TcpConfig { limits, ..TcpConfig::default() };
+    let target = Engine::builder().config(Config { tcp, ..Config::default() }).start().unwrap();
+    let pair = pair_of(SIZE, target, Config::default());
+    let ours = region(&pair.engine, &pattern_bytes(7, 0, SIZE), Access::LOCAL);
+    let all = Layout::Strided { offset: 0, stride_bytes: 2000, block_bytes: 1000, count: 100 };
+    let list = pair.engine.prepare(OpKind::Write, &ours.whole(), all, &pair.segment, all).unwrap();
+    let numbers: Vec<u32> = (0..100).step_by(3).collect();
+    let mut batch = Batch::new();
+    batch.subset(&list, &numbers).unwrap();
+    assert_eq!(batch.len(), numbers.len().div_ceil(3));
+    pair.engine.submit(batch).unwrap().wait().unwrap();
+    let (sent, came) = (contents(&ours), contents(&pair.remote));
+    for piece in 0..100 {
+        let bytes = piece * 2000..piece * 2000 + 1000;
+        let wanted = if piece % 3 == 0 { sent[bytes.clone()].to_vec() } else { vec![0; 1000] };
+        assert!(came[bytes] == wanted, "piece {piece}");
+    }
 }
 
 #[test]

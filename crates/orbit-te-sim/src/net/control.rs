@@ -47,7 +47,8 @@ impl World for SimWorld {
 /// Both directions of an end.
 pub(super) fn link(guard: Guard) -> ControlLink {
     let guard = Arc::new(guard);
-    ControlLink { reader: Box::new(Half(guard.clone())), writer: Box::new(Half(guard)) }
+    let (reader, writer) = (Box::new(Half(guard.clone())), Box::new(Half(guard)));
+    ControlLink { reader, writer, signs: Box::new(|| None) }
 }
 
 struct Half(Arc<Guard>);

@@ -9,7 +9,7 @@ use crate::plant::Plant;
 use crate::sys;
 use orbit_te::simulation::{Accepted, ControlLink};
 use orbit_te_tcp::TcpConfig;
-use orbit_te_tcp::net::{IoRange, Net, Ready, Stream};
+use orbit_te_tcp::net::{IoRange, Net, Ready, Stream, StreamSigns};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::RawFd;
@@ -139,6 +139,11 @@ impl Stream for SimStream {
 
     fn connected(&mut self) -> io::Result<bool> {
         self.guard.net.lock().is_up(self.at())
+    }
+
+    fn signs(&self) -> Option<StreamSigns> {
+        // Its packets have no acknowledgements of their own.
+        None
     }
 
     fn shutdown(&mut self, _how: Shutdown) -> io::Result<()> {

@@ -88,6 +88,17 @@ pub(super) fn set_low_water(fd: RawFd, bytes: i32) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// What the kernel knows of a TCP connection. Fields that an older kernel lacks are zero.
+pub(super) fn tcp_info(fd: RawFd) -> io::Result<libc::tcp_info> {
+    // SAFETY: `tcp_info` is a C struct of integers, for which all zeros is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let value: *mut libc::tcp_info = &mut info;
+    // SAFETY: the kernel writes at most `size` bytes to `info`, and both live for the length of the call.
+    let rc = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, value.cast(), &mut size) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(info) }
+}
+
 /// Whether the byte at this address can be read: asked of the kernel, which answers where touching it would end the process.
 pub(crate) fn is_readable(address: u64) -> bool {
     let mut byte = [0u8; 1];

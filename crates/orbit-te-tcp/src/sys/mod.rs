@@ -9,5 +9,5 @@ mod sum;
 
 pub use io::IoRange;
 pub(crate) use io::is_readable;
-pub use os::Os;
+pub use os::{Os, signs};
 pub(crate) use sum::{SUM_BYTES, sum};

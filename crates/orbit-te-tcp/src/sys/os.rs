@@ -4,15 +4,19 @@
 use super::io;
 use super::io::IoRange;
 use crate::config::TcpConfig;
-use crate::net::{Net, Ready, Stream};
+use crate::net::{Net, Ready, Stream, StreamSigns};
 use crate::socket;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use std::io::{Error, ErrorKind, Result};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
+/// Probes of a silent connection in a row that tell more than one lost packet.
+const UNANSWERED_PROBES: u8 = 2;
+/// The kernel's number for a connection that is being made.
+const SYN_SENT: u8 = 2;
 /// Events taken from the kernel at once.
 const EVENTS: usize = 256;
 
@@ -80,6 +84,32 @@ impl Net for Os {
     }
 }
 
+/// What the kernel knows of the other end of a TCP socket; none for other descriptors.
+pub fn signs(socket: &impl AsFd) -> Option<StreamSigns> {
+    let info = io::tcp_info(socket.as_fd().as_raw_fd()).ok()?;
+    let ms = |value: u32| Duration::from_millis(u64::from(value));
+    let again = info.tcpi_retransmits > 0;
+    // A window that stays shut is probed as well, but those probes are answered.
+    let unanswered = (again && info.tcpi_unacked > 0) || info.tcpi_probes >= UNANSWERED_PROBES;
+    let just_now = info.tcpi_last_ack_recv < info.tcpi_rto / 1000;
+    // Bytes that the other end had no memory for are sent twice, which looks like more. It is told from that by its window, which has
+    // been shut since then: it is looked at after a time that doubles.
+    let shut_for = match info.tcpi_backoff {
+        0 => Duration::ZERO,
+        looks => Duration::from_micros(u64::from(info.tcpi_rto) << looks.min(16)),
+    };
+    Some(StreamSigns {
+        unacknowledged_for: match info.tcpi_state {
+            SYN_SENT => Some(Duration::MAX),
+            _ => unanswered.then(|| ms(info.tcpi_last_ack_recv)),
+        },
+        acknowledges: info.tcpi_state != SYN_SENT && !unanswered && (info.tcpi_unacked == 0 || just_now),
+        received: ms(info.tcpi_last_data_recv),
+        took: (!again).then(|| ms(info.tcpi_last_data_sent) + shut_for),
+        waits: info.tcpi_notsent_bytes > 0,
+    })
+}
+
 impl Stream for TcpStream {
     unsafe fn send(&mut self, ranges: &mut [IoRange]) -> Result<usize> {
         // SAFETY: the caller's promise, handed on.
@@ -104,6 +134,10 @@ impl Stream for TcpStream {
             Err(e) if e.kind() == ErrorKind::NotConnected => Ok(false),
             Err(e) => Err(e),
         }
+    }
+
+    fn signs(&self) -> Option<StreamSigns> {
+        signs(self)
     }
 
     fn shutdown(&mut self, how: Shutdown) -> Result<()> {

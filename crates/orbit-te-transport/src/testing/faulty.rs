@@ -15,6 +15,7 @@ use crate::error::{OpError, OpErrorCode, TransportError};
 use crate::mailbox::Notice;
 use crate::op::{LinkId, Op, OpKind, Pieces, Token};
 use crate::progress::{Arm, Completion, Progress};
+use crate::signs::{LinkLanes, Signs};
 use crate::transport::Transport;
 use orbit_te_memory::{LocalSpan, Region, RegionId, Registry};
 use orbit_te_wire::{PeerId, Piece};
@@ -366,6 +367,16 @@ unsafe impl<T: Transport> Transport for Faulty<T> {
             }
             _ => arm,
         }
+    }
+
+    fn lanes(&self, link: LinkId, now: Instant) -> Option<LinkLanes> {
+        let counted = self.inner.lanes(link, now);
+        let of_the_gone = LinkLanes { up: 1, wanted: 1, unreachable: false };
+        if self.plant == Plant::CountsLanesOfTheGone { counted.or(Some(of_the_gone)) } else { counted }
+    }
+
+    fn signs(&mut self, link: LinkId, now: Instant) -> Signs {
+        self.inner.signs(link, now)
     }
 
     fn disconnect(&mut self, link: LinkId, now: Instant) {

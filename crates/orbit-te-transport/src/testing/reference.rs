@@ -17,6 +17,7 @@ use crate::error::{OpError, OpErrorCode, TransportError};
 use crate::mailbox::Notice;
 use crate::op::{LinkId, Op, Token};
 use crate::progress::{Arm, Completion, Event, Progress};
+use crate::signs::{LinkLanes, Signs};
 use crate::transport::Transport;
 use orbit_te_memory::KindSet;
 use orbit_te_wire::PeerId;
@@ -300,6 +301,16 @@ unsafe impl Transport for Reference {
             _ => None,
         };
         Arm::Sleep { fd: Some(self.wake.as_raw_fd()), until: self.links.values().filter_map(given_up).min() }
+    }
+
+    fn lanes(&self, link: LinkId, _now: Instant) -> Option<LinkLanes> {
+        let link = self.links.get(&link)?;
+        // What waits for a peer that is nowhere fails once in a while, and nothing is known in between.
+        Some(LinkLanes { up: u32::from(link.state == LinkState::Up), wanted: 1, unreachable: false })
+    }
+
+    fn signs(&mut self, _link: LinkId, _now: Instant) -> Signs {
+        Signs::default()
     }
 
     fn disconnect(&mut self, link: LinkId, _now: Instant) {

@@ -149,6 +149,7 @@ macro_rules! conformance_tests {
             broken_link_fails_alone,
             broken_link_in_reads,
             broken_link_comes_back,
+            lanes_are_counted,
             close_in_the_middle,
             closed_stays_closed,
             unreachable_peer,

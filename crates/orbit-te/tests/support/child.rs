@@ -1,6 +1,7 @@
 //! A target in a process of its own, or one that opens a segment: the test binary runs itself again. A binary that uses it has a test `child_target` that calls
 //! [`run`], which does nothing unless the parent asked for it.
 
+use super::namespace::{self, Cable, Ends};
 use nix::sys::signal::Signal;
 use orbit_te::{Access, Config, Engine, HostBuffer, Segment};
 use std::io::{BufRead, BufReader, Read};
@@ -24,6 +25,8 @@ pub fn run() {
     let mut config = Config::default();
     if let Ok(at) = std::env::var(LISTEN) {
         config.listen = Some(at.parse().unwrap());
+        // A namespace of the tests' own is trusted.
+        config.trust_network = true;
     }
     let engine = Engine::builder().config(config).start().unwrap();
     let buffer = HostBuffer::new(bytes.parse().unwrap()).unwrap();
@@ -54,11 +57,26 @@ impl Target {
         Target::spawn([(OPEN, address.to_string())])
     }
 
+    /// A target behind a cable that can be pulled, or why there can be none here.
+    pub fn start_behind_cable(bytes: usize) -> Result<(Target, Cable), String> {
+        let ends = Ends::new();
+        let settings = [(BYTES, bytes.to_string()), (LISTEN, format!("{}:0", ends.inner))];
+        let (child, cable) = namespace::start(&Target::command(settings), &ends)?;
+        Ok((Target::started(child), cable))
+    }
+
     fn spawn(settings: impl IntoIterator<Item = (&'static str, String)>) -> Target {
+        Target::started(Target::command(settings).spawn().unwrap())
+    }
+
+    fn command(settings: impl IntoIterator<Item = (&'static str, String)>) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "child_target", "--nocapture", "--test-threads=1"]);
         command.envs(settings).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        command
+    }
+
+    fn started(mut child: Child) -> Target {
         let output = BufReader::new(child.stdout.take().unwrap());
         let token = output
             .lines()

@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
 
 pub mod child;
+pub mod namespace;
+pub mod proxy;
 pub mod raw;
 
 use orbit_te::{Access, Config, Engine, HostBuffer, Region, Segment};
@@ -96,7 +98,11 @@ pub fn pair(length: usize) -> Pair {
 }
 
 pub fn pair_with(length: usize, config: Config) -> Pair {
-    let target = Engine::builder().start().unwrap();
+    pair_of(length, Engine::builder().start().unwrap(), config)
+}
+
+/// The same with this target; the settings are the other's.
+pub fn pair_of(length: usize, target: Engine, config: Config) -> Pair {
     let remote = region(&target, &vec![0; length], Access::SHARED);
     target.expose("pool", &remote).unwrap();
     let engine = Engine::builder().config(Config { listen: None, ..config }).start().unwrap();

@@ -81,6 +81,8 @@ pub enum Plant {
     BlamesOtherBytes,
     /// A damaged payload takes its link with it.
     DamageBreaksLink,
+    /// Lanes of a link that was closed are still counted.
+    CountsLanesOfTheGone,
     /// It is drained at all times.
     SaysDrained,
     /// It is drained at no time.

@@ -4,6 +4,7 @@
 
 use crate::error::{ErrorClass, OpErrorCode};
 use crate::op::{LinkId, Op};
+use crate::signs::{LinkLanes, Signs};
 use crate::testing::harness::{Harness, Mem};
 use crate::testing::pair::Pair;
 use crate::testing::rows::refusals::still_serves;
@@ -24,6 +25,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row { name: "broken_link_fails_alone", needs: &[Need::Write], check: broken_link_fails_alone },
     Row { name: "broken_link_in_reads", needs: &[Need::Read], check: broken_link_in_reads },
     Row { name: "broken_link_comes_back", needs: &[Need::Write], check: broken_link_comes_back },
+    Row { name: "lanes_are_counted", needs: &[], check: lanes_are_counted },
     Row { name: "close_in_the_middle", needs: &[Need::Write], check: close_in_the_middle },
     Row { name: "closed_stays_closed", needs: &[Need::Write], check: closed_stays_closed },
     Row { name: "unreachable_peer", needs: &[Need::Write, Need::Unreachable], check: unreachable_peer },
@@ -105,6 +107,36 @@ pub fn link_numbers_are_not_used_again(pair: &mut dyn Pair) {
         h.expect_code(&late, &[OpErrorCode::NoLink]);
     }
     h.watch();
+    h.finish();
+}
+
+/// All lanes of a link come up, and come back after a break; a link that is gone or never was has none to count.
+pub fn lanes_are_counted(pair: &mut dyn Pair) {
+    let mut h = Harness::new(pair);
+    let link = h.connect();
+    let lanes = |h: &mut Harness<'_>, link| h.pair.initiator().lanes(link, Instant::now());
+    let all_up = |h: &mut Harness<'_>| match lanes(h, link) {
+        Some(LinkLanes { up, wanted, unreachable }) if up > wanted || (up > 0 && unreachable) => {
+            h.fail(&format!("{up} lanes of {wanted} are up, unreachable: {unreachable}"))
+        }
+        Some(LinkLanes { up, wanted, .. }) => up == wanted && up > 0,
+        None => h.fail("no lanes are counted on a link that stands"),
+    };
+    h.run_until("all lanes of a fresh link are up", all_up);
+    let before = h.news(link).downs;
+    h.break_link(link);
+    h.run_until("the break is told", |h| h.news(link).downs > before);
+    h.run_until("all lanes are up again", all_up);
+    h.disconnect(link);
+    let strange = LinkId { slot: u32::MAX - 1, generation: 1 };
+    for gone in [link, strange] {
+        if let Some(counted) = lanes(&mut h, gone) {
+            h.fail(&format!("{counted:?} on {gone:?}, which is no link"));
+        }
+        if h.pair.initiator().signs(gone, Instant::now()) != Signs::default() {
+            h.fail("signs of life on what is no link");
+        }
+    }
     h.finish();
 }
 

@@ -1,0 +1,117 @@
+//! A middle-man between an engine and a target: counts connections, lets only so many through, and can be slow.
+
+use nix::sys::socket::{setsockopt, sockopt};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What happens to connections over the number that is let through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// They are closed at once.
+    TurnedAway,
+    /// They stand, and nobody reads from them.
+    Held,
+}
+
+struct State {
+    accepted: AtomicUsize,
+    let_through: AtomicUsize,
+    through: AtomicUsize,
+    others: Others,
+    slow: AtomicBool,
+    stop: AtomicBool,
+    all: Mutex<Vec<TcpStream>>,
+}
+
+pub struct Proxy {
+    pub at: SocketAddr,
+    state: Arc<State>,
+}
+
+impl Proxy {
+    pub fn start(target: SocketAddr, let_through: usize, others: Others) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Little is hidden from the sender in buffers of the middle-man.
+        setsockopt(&listener, sockopt::RcvBuf, &(64 << 10)).unwrap();
+        let at = listener.local_addr().unwrap();
+        let state = Arc::new(State {
+            accepted: AtomicUsize::new(0),
+            let_through: AtomicUsize::new(let_through),
+            through: AtomicUsize::new(0),
+            others,
+            slow: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            all: Mutex::default(),
+        });
+        let shared = state.clone();
+        std::thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                if shared.stop.load(Ordering::Acquire) {
+                    return;
+                }
+                shared.accepted.fetch_add(1, Ordering::AcqRel);
+                let full =
+                    shared.through.load(Ordering::Acquire) >= shared.let_through.load(Ordering::Acquire);
+                if full {
+                    if shared.others == Others::Held {
+                        shared.all.lock().unwrap().push(near);
+                    }
+                    continue;
+                }
+                let Ok(far) = TcpStream::connect(target) else { continue };
+                shared.through.fetch_add(1, Ordering::AcqRel);
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let state = shared.clone();
+                    std::thread::spawn(move || copy(&from, &to, &state));
+                }
+                shared.all.lock().unwrap().extend([near, far]);
+            }
+        });
+        Proxy { at, state }
+    }
+
+    /// How many connections came.
+    pub fn accepted(&self) -> usize {
+        self.state.accepted.load(Ordering::Acquire)
+    }
+
+    pub fn let_through(&self, connections: usize) {
+        self.state.let_through.store(connections, Ordering::Release);
+    }
+
+    /// Whether bytes trickle from now on: each way of each connection, some hundred kilobytes a second.
+    pub fn slow(&self, yes: bool) {
+        self.state.slow.store(yes, Ordering::Release);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::Release);
+        let _ = TcpStream::connect(self.at);
+        for stream in self.state.all.lock().unwrap().iter() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn copy(mut from: &TcpStream, mut to: &TcpStream, state: &State) {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let slow = state.slow.load(Ordering::Acquire);
+        let most = if slow { 1 << 10 } else { buffer.len() };
+        let Ok(n @ 1..) = from.read(&mut buffer[..most]) else { break };
+        if to.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+        if slow {
+            std::thread::sleep(Duration::from_millis(4));
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
