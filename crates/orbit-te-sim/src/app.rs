@@ -1,25 +1,22 @@
 //! The application on all processes: what it does is drawn from the seed, and what it sees goes to the checkers. Rule: it uses the
 //! engine's public interface, and memory that an ended transfer had is written anew at once.
 
+mod lists;
+mod post;
 mod see;
 
 use crate::check::bytes::Shadow;
 use crate::host;
-use crate::model::{Memory, Moving, Notifying, Opened, Opening, Place, Request, Slot, pattern};
+use crate::model::{Area, Listed, Memory, Moving, Notifying, Opened, Opening, Slot, pattern};
 use crate::net::Shared;
 use crate::plant::Plant;
 use crate::sys;
 use fastrand::Rng;
 use orbit_te::simulation::Process;
-use orbit_te::{Access, Backing, Batch, Engine, Notifications};
+use orbit_te::{Access, Backing, Engine, Notifications};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The most requests of a batch.
-const MOST_REQUESTS: usize = 8;
-/// Transfers of one life that may be in flight: more than a small queue takes, so that it is full sometimes.
-const MOST_MOVING: usize = 24;
 
 /// How much was done; for whoever asks whether a run was worth it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,6 +27,10 @@ pub struct Counts {
     pub succeeded: u64,
     /// Of them, those that failed, in whatever way.
     pub failed: u64,
+    /// Lists that were posted, whole or in part.
+    pub lists: u64,
+    /// Payload bytes that were changed on their way.
+    pub damaged: u64,
     /// Notifications that were delivered.
     pub notifications: u64,
     /// Segments opened.
@@ -43,10 +44,22 @@ pub struct Counts {
 impl Counts {
     /// Adds those of another run.
     pub fn add(&mut self, other: &Counts) {
-        let Counts { transfers, succeeded, failed, notifications, opened, withdrawn, disturbances } = other;
+        let Counts {
+            transfers,
+            succeeded,
+            failed,
+            lists,
+            damaged,
+            notifications,
+            opened,
+            withdrawn,
+            disturbances,
+        } = other;
         self.transfers += transfers;
         self.succeeded += succeeded;
         self.failed += failed;
+        self.lists += lists;
+        self.damaged += damaged;
         self.notifications += notifications;
         self.opened += opened;
         self.withdrawn += withdrawn;
@@ -65,6 +78,7 @@ pub(crate) struct App {
     memories: Vec<Memory>,
     opened: Vec<Opened>,
     opening: Vec<Opening>,
+    lists: Vec<Listed>,
     moving: Vec<Moving>,
     notifying: Vec<Notifying>,
     made: u64,
@@ -82,6 +96,7 @@ impl App {
             memories: Vec::new(),
             opened: Vec::new(),
             opening: Vec::new(),
+            lists: Vec::new(),
             moving: Vec::new(),
             notifying: Vec::new(),
             made: 0,
@@ -136,16 +151,30 @@ impl App {
         });
     }
 
-    fn peek(&self, memory: usize, offset: usize, length: usize) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        sys::peek(self.memories[memory].address + offset as u64, length, &mut bytes);
+    fn peek(&self, area: &Area) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(area.length());
+        let address = self.memories[area.memory].address;
+        area.runs.iter().for_each(|(at, length)| sys::peek(address + *at as u64, *length, &mut bytes));
         bytes
     }
 
     /// The owner writes; nobody else may have the range.
-    fn poke(&mut self, memory: usize, offset: usize, bytes: &[u8]) {
-        sys::poke(self.memories[memory].address + offset as u64, bytes);
-        self.memories[memory].shadow.set(offset, bytes);
+    fn poke(&mut self, area: &Area, bytes: &[u8]) {
+        let memory = &mut self.memories[area.memory];
+        for (offset, bytes) in area.split(bytes) {
+            sys::poke(memory.address + offset as u64, bytes);
+            memory.shadow.set(offset, bytes);
+        }
+    }
+
+    /// What must be there.
+    fn expected(&self, area: &Area) -> Vec<u8> {
+        let expected = &self.memories[area.memory].shadow.expected;
+        area.runs.iter().flat_map(|(at, length)| &expected[*at..at + length]).copied().collect()
+    }
+
+    fn set_slots(&mut self, area: &Area, to: Slot) {
+        area.slots.iter().for_each(|slot| self.memories[area.memory].slots[*slot] = to);
     }
 
     /// What the application does in a turn of a process.
@@ -198,116 +227,6 @@ impl App {
         token.addresses.first().map(ToString::to_string)
     }
 
-    fn free_slot(&mut self, memory: usize) -> Option<usize> {
-        let slots = &self.memories[memory].slots;
-        let free: Vec<usize> = (0..slots.len()).filter(|&s| slots[s] == Slot::Free).collect();
-        (!free.is_empty()).then(|| free[self.rng.usize(..free.len())])
-    }
-
-    fn submit(&mut self, life: usize, engine: &Engine) {
-        // Mostly what is good; but what is gone or stale is tried too.
-        let any = self.rng.u32(0..8) == 0;
-        let fits = |o: &Opened| {
-            let memory = &self.memories[o.memory];
-            o.life == life && (any || (memory.alive && !memory.retired && memory.epoch == o.epoch))
-        };
-        let mine: Vec<usize> = (0..self.opened.len()).filter(|&o| fits(&self.opened[o])).collect();
-        let locals: Vec<usize> = (0..self.memories.len())
-            .filter(|&m| {
-                self.memories[m].life == life
-                    && self.memories[m].exposed.is_none()
-                    && !self.memories[m].retired
-            })
-            .collect();
-        let busy = self.moving.iter().filter(|m| m.life == life).count();
-        if mine.is_empty() || locals.is_empty() || busy >= MOST_MOVING {
-            return;
-        }
-        let mut batch = Batch::new();
-        let mut requests = Vec::new();
-        for _ in 0..self.rng.usize(1..=MOST_REQUESTS) {
-            let opened = mine[self.rng.usize(..mine.len())];
-            let local = locals[self.rng.usize(..locals.len())];
-            if let Some(request) = self.request(opened, local, &mut batch) {
-                requests.push(request);
-            }
-        }
-        if requests.is_empty() {
-            return;
-        }
-        let deadline = Duration::from_millis(self.rng.u64(30..1_500));
-        batch.deadline(deadline);
-        let opened = &self.opened[mine[0]];
-        let owner = self.memories[opened.memory].life;
-        let mut note = None;
-        if self.rng.u32(0..5) == 0 {
-            let number = self.net.lock().notes.sent(life, owner);
-            batch.notify(&opened.segment, "bound", &number.to_le_bytes());
-            note = Some(number);
-        }
-        let result = engine.try_submit(batch);
-        let mut net = self.net.lock();
-        let now_ns = net.now_ns;
-        net.trace.note("submit", &[now_ns, life as u64, requests.len() as u64, u64::from(result.is_ok())]);
-        drop(net);
-        match result {
-            Ok(transfer) => {
-                self.counts.transfers += 1;
-                self.moving.push(Moving {
-                    number: self.counts.transfers,
-                    life,
-                    transfer: Some(transfer),
-                    requests,
-                    deadline_ns: now_ns + deadline.as_nanos() as u64,
-                    stalled_ns: self.stalled(life),
-                    note,
-                });
-            }
-            // Nothing has begun.
-            Err(_) => requests.iter().for_each(|r| {
-                self.set_slot(r.local, Slot::Free);
-                self.set_slot(r.remote, Slot::Free);
-            }),
-        }
-    }
-
-    fn stalled(&self, life: usize) -> u64 {
-        self.stalled_ns.get(&life).copied().unwrap_or(0)
-    }
-
-    fn set_slot(&mut self, place: Place, to: Slot) {
-        self.memories[place.memory].slots[place.slot] = to;
-    }
-
-    /// One request into a batch, with a slot at each side.
-    fn request(&mut self, opened: usize, local: usize, batch: &mut Batch) -> Option<Request> {
-        let remote = self.opened[opened].memory;
-        let (from, to) = (self.free_slot(local)?, self.free_slot(remote)?);
-        let (ours, theirs) = (self.memories[local].slot_bytes, self.memories[remote].slot_bytes);
-        let length = self.rng.usize(1..=ours.min(theirs));
-        let mut place = |memory, slot, slot_bytes: usize| {
-            let offset = slot * slot_bytes + self.rng.usize(0..=slot_bytes - length);
-            Place { memory, slot, offset }
-        };
-        let (local, remote) = (place(local, from, ours), place(remote, to, theirs));
-        let write = self.rng.bool();
-        let bytes = self.fresh(length);
-        self.poke(local.memory, local.offset, &bytes);
-        let there = self.memories[remote.memory].shadow.expected[remote.offset..][..length].to_vec();
-        let slice = self.memories[local.memory].handle.slice(local.offset as u64, length as u64).ok()?;
-        let Opened { segment, epoch: known, .. } = &self.opened[opened];
-        let (data, old) = if write { (bytes, there) } else { (there, bytes) };
-        match write {
-            true => batch.write(segment, remote.offset as u64, &slice),
-            false => batch.read(segment, remote.offset as u64, &slice),
-        };
-        let epoch = self.memories[remote.memory].epoch;
-        let stale = *known < epoch;
-        self.set_slot(local, Slot::Busy);
-        self.set_slot(remote, Slot::Busy);
-        Some(Request { write, local, remote, data, old, epoch, stale })
-    }
-
     fn notify(&mut self, life: usize, engine: &Engine) {
         let mine: Vec<usize> = (0..self.opened.len()).filter(|&o| self.opened[o].life == life).collect();
         if mine.is_empty() {
@@ -318,48 +237,6 @@ impl App {
             let number = self.net.lock().notes.sent(life, self.memories[opened.memory].life);
             let pending = engine.notify(&opened.segment, "alone", &number.to_le_bytes());
             self.notifying.push(Notifying { life, number, pending });
-        }
-    }
-
-    fn one_moving(&mut self, life: usize) -> Option<usize> {
-        let has = |m: &Moving| m.life == life && m.transfer.is_some();
-        let mine: Vec<usize> = (0..self.moving.len()).filter(|&m| has(&self.moving[m])).collect();
-        (!mine.is_empty()).then(|| mine[self.rng.usize(..mine.len())])
-    }
-
-    fn cancel(&mut self, life: usize) {
-        if let Some(transfer) = self.one_moving(life).and_then(|at| self.moving[at].transfer.as_ref()) {
-            transfer.cancel();
-        }
-    }
-
-    /// Drops a handle: nobody learns how the transfer ends, so its slots are not used again.
-    fn abandon(&mut self, life: usize) {
-        if let Some(at) = self.one_moving(life) {
-            let moving = self.moving.remove(at);
-            self.lose(&moving.requests, false);
-        }
-    }
-
-    /// The end of these requests will not be known; `gone`: with their process.
-    fn lose(&mut self, requests: &[Request], gone: bool) {
-        for Request { write, local, remote, data, epoch, .. } in requests {
-            let memory = &mut self.memories[remote.memory];
-            if memory.epoch == *epoch && (*write || !gone) {
-                if *write {
-                    memory.shadow.may_land(remote.offset, data.clone());
-                }
-                // A read that is still under way would find what the next one writes there.
-                self.set_slot(*remote, Slot::Lost);
-            } else {
-                self.set_slot(*remote, Slot::Free);
-            }
-            if !gone {
-                if !write {
-                    self.memories[local.memory].shadow.may_land(local.offset, data.clone());
-                }
-                self.set_slot(*local, Slot::Lost);
-            }
         }
     }
 
@@ -395,7 +272,9 @@ impl App {
         let bytes = self.fresh(self.memories[memory].shadow.expected.len());
         self.memories[memory].epoch += 1;
         self.memories[memory].shadow.renew(bytes.clone());
-        self.poke(memory, 0, &bytes);
+        let of = &self.memories[memory];
+        let whole = Area::new(memory, of.slot_bytes, vec![(0, bytes.len())]);
+        self.poke(&whole, &bytes);
         let lost = |slot: &&mut Slot| **slot == Slot::Lost;
         self.memories[memory].slots.iter_mut().filter(lost).for_each(|slot| *slot = Slot::Free);
     }

@@ -19,6 +19,8 @@ pub struct Faults {
     pub jitter_us: u64,
     /// That a control message is sent twice.
     pub duplicate: f64,
+    /// That a send or a receive of a payload that is verified changes one of its bytes.
+    pub damage: f64,
     /// That registering memory is refused.
     pub refuse_registration: f64,
     /// Stalls of a process, expected in a second.
@@ -39,6 +41,7 @@ impl Faults {
         delay_us: 0,
         jitter_us: 0,
         duplicate: 0.0,
+        damage: 0.0,
         refuse_registration: 0.0,
         stalls: 0.0,
         stall_ms: 0,
@@ -56,6 +59,7 @@ impl Faults {
             delay_us: some(20_000.0) as u64,
             jitter_us: some(5_000.0) as u64,
             duplicate: some(0.3),
+            damage: some(0.1),
             refuse_registration: some(0.3),
             stalls: some(2.0),
             stall_ms: 20 + some(3_000.0) as u64,

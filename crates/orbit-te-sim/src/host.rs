@@ -73,6 +73,7 @@ impl Host {
             life,
             early: Vec::new(),
             kept: BTreeSet::new(),
+            list: None,
         };
         let server = transport(Side::Answering);
         let domain = Refusing { net: net.clone() };

@@ -2,8 +2,10 @@
 //! Rule: two transfers never share a slot, so that what a success promises is one answer.
 
 use crate::check::bytes::Shadow;
-use orbit_te::{Pending, Region, Segment, Transfer};
+use orbit_te::{Pending, Prepared, Region, Segment, Transfer};
 use orbit_te_memory::Backing;
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A part of a region that one op at a time may have.
@@ -52,19 +54,42 @@ pub(crate) struct Opening {
     pub(crate) pending: Pending<Segment>,
 }
 
-/// A place in a memory.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+/// Bytes of a memory in the order in which a request has them.
+#[derive(Debug, Clone)]
+pub(crate) struct Area {
     pub(crate) memory: usize,
-    pub(crate) slot: usize,
-    pub(crate) offset: usize,
+    /// The slots in which they are.
+    pub(crate) slots: Vec<usize>,
+    /// Offset and length of each run.
+    pub(crate) runs: Vec<(usize, usize)>,
 }
 
-/// One request of a transfer.
+impl Area {
+    pub(crate) fn new(memory: usize, slot_bytes: usize, runs: Vec<(usize, usize)>) -> Area {
+        let of = |(at, length): &(usize, usize)| at / slot_bytes..=(at + length - 1) / slot_bytes;
+        let slots: BTreeSet<usize> = runs.iter().flat_map(of).collect();
+        Area { memory, slots: slots.into_iter().collect(), runs }
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.runs.iter().map(|run| run.1).sum()
+    }
+
+    /// Each run with its part of these bytes.
+    pub(crate) fn split<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = (usize, &'a [u8])> {
+        let mut at = 0;
+        self.runs.iter().map(move |&(offset, length)| {
+            at += length;
+            (offset, &bytes[at - length..at])
+        })
+    }
+}
+
+/// One request of a transfer, or one posting of a list.
 pub(crate) struct Request {
     pub(crate) write: bool,
-    pub(crate) local: Place,
-    pub(crate) remote: Place,
+    pub(crate) local: Area,
+    pub(crate) remote: Area,
     /// What a write brings, or a read must bring.
     pub(crate) data: Vec<u8>,
     /// What was there before.
@@ -73,6 +98,21 @@ pub(crate) struct Request {
     pub(crate) epoch: u32,
     /// Whether the segment was certainly stale at submitting.
     pub(crate) stale: bool,
+    /// Its records in the receipt.
+    pub(crate) records: Range<usize>,
+}
+
+/// A list that one life has prepared.
+pub(crate) struct Listed {
+    pub(crate) life: usize,
+    pub(crate) prepared: Prepared,
+    pub(crate) write: bool,
+    pub(crate) local: usize,
+    pub(crate) remote: usize,
+    /// Of what was known when its segment was opened.
+    pub(crate) known: u32,
+    /// Offsets in both memories and the length, as the model cuts the list.
+    pub(crate) pieces: Vec<(usize, usize, usize)>,
 }
 
 /// A transfer under way.
@@ -86,6 +126,7 @@ pub(crate) struct Moving {
     /// Of its process, when it was submitted.
     pub(crate) stalled_ns: u64,
     pub(crate) note: Option<u64>,
+    pub(crate) verified: bool,
 }
 
 /// A notification under way, alone.

@@ -63,6 +63,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     }
     sim.run();
     let mut net = sim.net.lock();
+    sim.app.counts.damaged = net.damage.count;
     Outcome {
         seed,
         hash: net.trace.hash(),

@@ -5,6 +5,7 @@ mod conn;
 pub(crate) mod control;
 pub(crate) mod stream;
 
+use crate::check::damage::Damage;
 use crate::check::once::Live;
 use crate::check::touch::{Map, Side};
 use crate::check::{Report, notes::Notes};
@@ -57,6 +58,7 @@ pub(crate) struct Net {
     pub(crate) map: Map,
     pub(crate) live: BTreeMap<usize, Live>,
     pub(crate) notes: Notes,
+    pub(crate) damage: Damage,
     keepalive_ns: u64,
     conns: Vec<Conn>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -82,6 +84,7 @@ impl Net {
             map: Map::default(),
             live: BTreeMap::new(),
             notes: Notes::default(),
+            damage: Damage::default(),
             keepalive_ns,
             conns: Vec::new(),
             events: BinaryHeap::new(),
