@@ -1,20 +1,21 @@
 //! The application on all processes: what it does is drawn from the seed, and what it sees goes to the checkers. Rule: it uses the
 //! engine's public interface, and memory that an ended transfer had is written anew at once.
 
+mod grants;
 mod lists;
 mod post;
 mod see;
 
 use crate::check::bytes::Shadow;
 use crate::host;
-use crate::model::{Area, Listed, Memory, Moving, Notifying, Opened, Opening, Slot, pattern};
+use crate::model::{Area, Listed, Memory, Moving, Notifying, Opened, Opening, Revoking, Slot, pattern};
 use crate::net::Shared;
 use crate::plant::Plant;
 use crate::sys;
 use fastrand::Rng;
 use orbit_te::simulation::Process;
-use orbit_te::{Access, Backing, Engine, Notifications};
-use std::collections::BTreeMap;
+use orbit_te::{Access, Backing, Engine, ExposeOptions, Notifications, PeerId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +38,9 @@ pub struct Counts {
     pub opened: u64,
     /// Regions revoked or retired while peers used them.
     pub withdrawn: u64,
-    /// Crashes and stalls.
+    /// Grants revoked alone while peers had them.
+    pub revoked: u64,
+    /// Crashes, shutdowns and stalls.
     pub disturbances: u64,
 }
 
@@ -53,6 +56,7 @@ impl Counts {
             notifications,
             opened,
             withdrawn,
+            revoked,
             disturbances,
         } = other;
         self.transfers += transfers;
@@ -63,6 +67,7 @@ impl Counts {
         self.notifications += notifications;
         self.opened += opened;
         self.withdrawn += withdrawn;
+        self.revoked += revoked;
         self.disturbances += disturbances;
     }
 }
@@ -78,6 +83,15 @@ pub(crate) struct App {
     memories: Vec<Memory>,
     opened: Vec<Opened>,
     opening: Vec<Opening>,
+    /// The openings so far.
+    openings: usize,
+    /// By life and memory: until when a grant of its own may last, as far as the application can know.
+    last_ns: BTreeMap<(usize, usize), u64>,
+    revoking: Vec<Revoking>,
+    /// Who each life is.
+    peers: BTreeMap<usize, PeerId>,
+    /// Lives that are being shut down.
+    leaving: BTreeSet<usize>,
     lists: Vec<Listed>,
     moving: Vec<Moving>,
     notifying: Vec<Notifying>,
@@ -96,6 +110,11 @@ impl App {
             memories: Vec::new(),
             opened: Vec::new(),
             opening: Vec::new(),
+            openings: 0,
+            last_ns: BTreeMap::new(),
+            revoking: Vec::new(),
+            peers: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             lists: Vec::new(),
             moving: Vec::new(),
             notifying: Vec::new(),
@@ -110,6 +129,7 @@ impl App {
 
     /// A new life has its memory.
     pub(crate) fn begin(&mut self, life: usize, process: &Process) {
+        self.peers.insert(life, process.engine().peer_id());
         for _ in 0..self.rng.usize(1..=2) {
             self.register(life, process.engine(), Access::SHARED);
         }
@@ -127,12 +147,7 @@ impl App {
         let Ok(backing) = Backing::from_vec(bytes.clone()) else { return };
         let backing = Arc::new(backing);
         let Ok(handle) = engine.register(backing.clone(), access) else { return };
-        let mut exposed = None;
-        if access != Access::LOCAL {
-            let name = format!("m{}", self.memories.len());
-            let token = engine.expose(&name, &handle).ok().and_then(|token| token.to_token().ok());
-            exposed = token.map(|token| (name, token));
-        }
+        let lasts = (self.rng.u32(0..4) == 0).then(|| Duration::from_millis(self.rng.u64(100..2_000)));
         let address = host::watch(&mut self.net.lock().map, life, &handle);
         self.memories.push(Memory {
             life,
@@ -143,12 +158,27 @@ impl App {
             slots: vec![Slot::Free; slots],
             shadow: Shadow::new(bytes),
             epoch: 0,
-            exposed,
+            exposed: None,
+            lasts,
+            token_ends_ns: u64::MAX,
             retiring: false,
             retired: false,
             revoking: false,
             alive: true,
         });
+        if access != Access::LOCAL {
+            let memory = self.memories.len() - 1;
+            self.expose(memory, &format!("m{memory}"), engine);
+        }
+    }
+
+    fn expose(&mut self, memory: usize, name: &str, engine: &Engine) {
+        let now_ns = self.net.lock().now_ns;
+        let of = &mut self.memories[memory];
+        let options = ExposeOptions { time_to_live: of.lasts, ..ExposeOptions::default() };
+        let token = engine.expose_with(name, &of.handle, options).ok().and_then(|t| t.to_token().ok());
+        of.token_ends_ns = of.lasts.map_or(u64::MAX, |lasts| now_ns + lasts.as_nanos() as u64);
+        of.exposed = token.map(|token| (name.to_string(), token));
     }
 
     fn peek(&self, area: &Area) -> Vec<u8> {
@@ -177,10 +207,20 @@ impl App {
         area.slots.iter().for_each(|slot| self.memories[area.memory].slots[*slot] = to);
     }
 
+    /// A life begins nothing more.
+    pub(crate) fn leaves(&mut self, life: usize) {
+        self.leaving.insert(life);
+    }
+
+    /// How long a place stays empty after a shutdown.
+    pub(crate) fn pause_ns(&mut self) -> u64 {
+        self.rng.u64(1..800) * 1_000_000
+    }
+
     /// What the application does in a turn of a process.
     pub(crate) fn act(&mut self, life: usize, process: &Process, notes: &mut Notifications) {
         self.collect(life, process, notes);
-        if self.quiet {
+        if self.quiet || self.leaving.contains(&life) {
             return;
         }
         if self.counts.transfers > 3 && self.net.lock().plant_now(Plant::LostLease) {
@@ -201,6 +241,7 @@ impl App {
             42..43 => self.abandon(life),
             43..44 => self.revoke(life, engine),
             44..45 => self.retire(life, engine),
+            45..46 => self.revoke_grants(life, engine),
             _ => {}
         }
     }
@@ -219,7 +260,8 @@ impl App {
         let Some((name, token)) = self.memories[memory].exposed.clone() else { return };
         let by_name = self.rng.bool().then(|| self.address_of(&token)).flatten();
         let text = by_name.map_or(token, |address| format!("{address}/{name}"));
-        self.opening.push(Opening { life, memory, pending: engine.open(&text) });
+        let (by_token, token_ends_ns) = (text.starts_with("otseg"), self.memories[memory].token_ends_ns);
+        self.opening.push(Opening { life, memory, by_token, token_ends_ns, pending: engine.open(&text) });
     }
 
     fn address_of(&self, token: &str) -> Option<String> {
@@ -238,63 +280,5 @@ impl App {
             let pending = engine.notify(&opened.segment, "alone", &number.to_le_bytes());
             self.notifying.push(Notifying { life, number, pending });
         }
-    }
-
-    fn one_exposed(&mut self, life: usize) -> Option<usize> {
-        let fits =
-            |m: &Memory| m.life == life && m.exposed.is_some() && !m.retiring && !m.retired && !m.revoking;
-        let mine: Vec<usize> = (0..self.memories.len()).filter(|&m| fits(&self.memories[m])).collect();
-        (!mine.is_empty()).then(|| mine[self.rng.usize(..mine.len())])
-    }
-
-    fn revoke(&mut self, life: usize, engine: &Engine) {
-        if let Some(memory) = self.one_exposed(life) {
-            self.memories[memory].revoking = true;
-            self.go_on_revoking(memory, engine);
-        }
-    }
-
-    fn go_on_revoking(&mut self, memory: usize, engine: &Engine) {
-        if engine.revoke(&self.memories[memory].handle, Duration::ZERO).is_err() {
-            return;
-        }
-        self.counts.withdrawn += 1;
-        self.memories[memory].revoking = false;
-        self.renew(memory);
-        let Some((name, _)) = self.memories[memory].exposed.take() else { return };
-        engine.withdraw(&name);
-        let token = engine.expose(&name, &self.memories[memory].handle).ok().and_then(|t| t.to_token().ok());
-        self.memories[memory].exposed = token.map(|token| (name, token));
-    }
-
-    /// Nothing that was admitted before can land any more: the owner writes all of it.
-    fn renew(&mut self, memory: usize) {
-        let bytes = self.fresh(self.memories[memory].shadow.expected.len());
-        self.memories[memory].epoch += 1;
-        self.memories[memory].shadow.renew(bytes.clone());
-        let of = &self.memories[memory];
-        let whole = Area::new(memory, of.slot_bytes, vec![(0, bytes.len())]);
-        self.poke(&whole, &bytes);
-        let lost = |slot: &&mut Slot| **slot == Slot::Lost;
-        self.memories[memory].slots.iter_mut().filter(lost).for_each(|slot| *slot = Slot::Free);
-    }
-
-    fn retire(&mut self, life: usize, engine: &Engine) {
-        if let Some(memory) = self.one_exposed(life) {
-            self.memories[memory].retiring = true;
-            self.go_on_retiring(memory, engine);
-            self.register(life, engine, Access::SHARED);
-        }
-    }
-
-    fn go_on_retiring(&mut self, memory: usize, engine: &Engine) {
-        if engine.retire(&self.memories[memory].handle, Duration::ZERO).is_err() {
-            return;
-        }
-        self.counts.withdrawn += 1;
-        self.memories[memory].retiring = false;
-        self.memories[memory].retired = true;
-        self.net.lock().map.given_back(self.memories[memory].address);
-        self.renew(memory);
     }
 }

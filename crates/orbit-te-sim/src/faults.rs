@@ -29,6 +29,8 @@ pub struct Faults {
     pub stall_ms: u64,
     /// Crashes of a process, expected in a second; half of them silent, as when a host loses its power.
     pub crashes: f64,
+    /// Shutdowns of an engine in good order, expected in a second; another life comes later, as after a crash.
+    pub shutdowns: f64,
 }
 
 impl Faults {
@@ -46,6 +48,7 @@ impl Faults {
         stalls: 0.0,
         stall_ms: 0,
         crashes: 0.0,
+        shutdowns: 0.0,
     };
 
     /// A random subset of all faults, each with a random weight. Runs with few faults get far; runs with many find combinations.
@@ -64,6 +67,7 @@ impl Faults {
             stalls: some(2.0),
             stall_ms: 20 + some(3_000.0) as u64,
             crashes: some(1.0),
+            shutdowns: some(0.7),
         }
     }
 }

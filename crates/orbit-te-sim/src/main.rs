@@ -81,6 +81,7 @@ fn of_sum(seeds: u64, sum: &Counts) -> serde_json::Value {
         "notifications": sum.notifications,
         "opened": sum.opened,
         "withdrawn": sum.withdrawn,
+        "revoked": sum.revoked,
         "disturbances": sum.disturbances,
     })
 }

@@ -2,11 +2,12 @@
 //! Rule: two transfers never share a slot, so that what a success promises is one answer.
 
 use crate::check::bytes::Shadow;
-use orbit_te::{Pending, Prepared, Region, Segment, Transfer};
+use orbit_te::{GrantId, Pending, Prepared, Region, Segment, Transfer};
 use orbit_te_memory::Backing;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A part of a region that one op at a time may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,23 +35,45 @@ pub(crate) struct Memory {
     pub(crate) retiring: bool,
     pub(crate) retired: bool,
     pub(crate) revoking: bool,
+    /// How long the grants last that are given on it.
+    pub(crate) lasts: Option<Duration>,
+    /// When the grant of its token is over for certain.
+    pub(crate) token_ends_ns: u64,
     /// Whether its process lives.
     pub(crate) alive: bool,
 }
 
 /// A segment that one life has opened.
 pub(crate) struct Opened {
+    pub(crate) number: usize,
     pub(crate) life: usize,
     pub(crate) segment: Segment,
     pub(crate) memory: usize,
     /// The memory's epoch when it was open: what it knows is of no later one.
     pub(crate) epoch: u32,
+    /// By the token's grant, and not by one of its own.
+    pub(crate) by_token: bool,
+    /// When the token's grant is over; of no meaning for its own.
+    pub(crate) token_ends_ns: u64,
+    /// Its grant was revoked.
+    pub(crate) revoked: bool,
+}
+
+/// Grants that are being revoked, all by which these openings of a memory can reach it.
+pub(crate) struct Revoking {
+    pub(crate) memory: usize,
+    pub(crate) epoch: u32,
+    pub(crate) grants: Vec<GrantId>,
+    pub(crate) openings: Vec<usize>,
+    pub(crate) of_token: bool,
 }
 
 /// A segment that is being opened.
 pub(crate) struct Opening {
     pub(crate) life: usize,
     pub(crate) memory: usize,
+    pub(crate) by_token: bool,
+    pub(crate) token_ends_ns: u64,
     pub(crate) pending: Pending<Segment>,
 }
 
@@ -94,9 +117,11 @@ pub(crate) struct Request {
     pub(crate) data: Vec<u8>,
     /// What was there before.
     pub(crate) old: Vec<u8>,
-    /// The remote memory's epoch at submitting.
-    pub(crate) epoch: u32,
-    /// Whether the segment was certainly stale at submitting.
+    /// By which opening of the segment.
+    pub(crate) opening: usize,
+    /// The remote memory's epoch at submitting; none once its bytes there are nothing to it any more.
+    pub(crate) epoch: Option<u32>,
+    /// Whether its right was certainly over at submitting.
     pub(crate) stale: bool,
     /// Its records in the receipt.
     pub(crate) records: Range<usize>,
@@ -109,8 +134,7 @@ pub(crate) struct Listed {
     pub(crate) write: bool,
     pub(crate) local: usize,
     pub(crate) remote: usize,
-    /// Of what was known when its segment was opened.
-    pub(crate) known: u32,
+    pub(crate) opening: usize,
     /// Offsets in both memories and the length, as the model cuts the list.
     pub(crate) pieces: Vec<(usize, usize, usize)>,
 }

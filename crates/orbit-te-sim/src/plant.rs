@@ -24,13 +24,17 @@ pub enum Plant {
     DamagePasses,
     /// The error of a damaged payload names another range.
     OtherRange,
+    /// Revoking a grant does nothing, and says that it is over.
+    GrantGoesOn,
+    /// An engine that was shut down keeps its lanes.
+    LanesOutlive,
     /// The worker takes more transfers than it may.
     OverfullQueue,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 11] = [
+    pub const ALL: [Plant; 13] = [
         Plant::DoubleCompletion,
         Plant::LostLease,
         Plant::EarlyCompletion,
@@ -41,6 +45,8 @@ impl Plant {
         Plant::MisplacedPiece,
         Plant::DamagePasses,
         Plant::OtherRange,
+        Plant::GrantGoesOn,
+        Plant::LanesOutlive,
         Plant::OverfullQueue,
     ];
 }

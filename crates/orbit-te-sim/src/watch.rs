@@ -8,8 +8,8 @@ use crate::net::stream::SimNet;
 use crate::plant::Plant;
 use orbit_te_tcp::TcpTransport;
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, LinkId, Mismatch, Op, OpError, OpErrorCode, OpKind, Pieces, Progress, Token,
-    Transport, TransportError,
+    Arm, Capabilities, Completion, LinkId, Mismatch, Op, OpError, OpErrorCode, OpKind, Pieces, Progress,
+    Token, Transport, TransportError,
 };
 use orbit_te_wire::{PeerId, Piece};
 use std::collections::BTreeSet;

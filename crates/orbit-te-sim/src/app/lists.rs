@@ -125,10 +125,10 @@ impl App {
         let opened = &self.opened[opened];
         let slice = self.memories[local].handle.whole();
         let prepared = engine.prepare(kind, &slice, ours.layout(), &opened.segment, theirs.layout());
-        let (life, known) = (opened.life, opened.epoch);
+        let (life, opening) = (opened.life, opened.number);
         match prepared {
             Ok(prepared) if prepared.pieces() == pieces.len() => {
-                self.lists.push(Listed { life, prepared, write, local, remote, known, pieces });
+                self.lists.push(Listed { life, prepared, write, local, remote, opening, pieces });
             }
             Ok(prepared) => self.wrong_list(format!(
                 "a list has {} pieces, and should have {}",
@@ -162,8 +162,8 @@ impl App {
         } else {
             mine[self.rng.usize(..mine.len())]
         };
-        let Listed { prepared, write, local, remote, known, pieces, .. } = &self.lists[at];
-        let (write, local, remote, known) = (*write, *local, *remote, *known);
+        let Listed { prepared, write, local, remote, opening, pieces, .. } = &self.lists[at];
+        let (write, local, remote, opening) = (*write, *local, *remote, *opening);
         let mut numbers: Vec<u32> = (0..pieces.len() as u32).collect();
         let whole = self.rng.bool();
         if !whole {
@@ -191,6 +191,6 @@ impl App {
             return None;
         }
         self.counts.lists += 1;
-        Some(self.asked(write, ours, theirs, known, from..batch.len()))
+        Some(self.asked(write, ours, theirs, opening, from..batch.len()))
     }
 }

@@ -18,7 +18,8 @@ impl App {
         let any = self.rng.u32(0..8) == 0;
         let fits = |o: &Opened| {
             let memory = &self.memories[o.memory];
-            o.life == life && (any || (memory.alive && !memory.retired && memory.epoch == o.epoch))
+            let good = memory.alive && !memory.retired && memory.epoch == o.epoch;
+            o.life == life && (any || (good && !self.is_over(o.number)))
         };
         (0..self.opened.len()).filter(|&o| fits(&self.opened[o])).collect()
     }
@@ -38,7 +39,7 @@ impl App {
         }
         let mut batch = Batch::new();
         let mut requests = Vec::new();
-        let (alone, lists) = (self.rng.u32(0..4) == 0, self.rng.u32(0..4) == 0);
+        let (alone, lists) = (self.rng.u32(0..3) == 0, self.rng.u32(0..5) < 2);
         if !lists || !alone {
             for _ in 0..self.rng.usize(1..=MOST_REQUESTS) {
                 let opened = mine[self.rng.usize(..mine.len())];
@@ -127,13 +128,13 @@ impl App {
         let write = self.rng.bool();
         let (here, there) = (local.runs[0].0, remote.runs[0].0);
         let slice = self.memories[local.memory].handle.slice(here as u64, length as u64).ok()?;
-        let Opened { segment, epoch: known, .. } = &self.opened[opened];
-        let (known, records) = (*known, batch.len()..batch.len() + 1);
+        let Opened { segment, number, .. } = &self.opened[opened];
+        let (opening, records) = (*number, batch.len()..batch.len() + 1);
         match write {
             true => batch.write(segment, there as u64, &slice),
             false => batch.read(segment, there as u64, &slice),
         };
-        Some(self.asked(write, local, remote, known, records))
+        Some(self.asked(write, local, remote, opening, records))
     }
 
     /// The ranges of a request are its own from now on, and it is known what is there.
@@ -142,7 +143,7 @@ impl App {
         write: bool,
         local: Area,
         remote: Area,
-        known: u32,
+        opening: usize,
         records: std::ops::Range<usize>,
     ) -> Request {
         let bytes = self.fresh(local.length());
@@ -153,7 +154,8 @@ impl App {
         let epoch = self.memories[remote.memory].epoch;
         self.set_slots(&local, Slot::Busy);
         self.set_slots(&remote, Slot::Busy);
-        Request { write, local, remote, data, old, epoch, stale: known < epoch, records }
+        let stale = self.is_over(opening);
+        Request { write, local, remote, data, old, opening, epoch: Some(epoch), stale, records }
     }
 
     fn one_moving(&mut self, life: usize) -> Option<usize> {
@@ -180,7 +182,7 @@ impl App {
     pub(super) fn lose(&mut self, moving: &Moving, gone: bool) {
         let damaged = moving.verified && self.net.lock().faults.damage > 0.0;
         for Request { write, local, remote, data, epoch, .. } in &moving.requests {
-            if self.memories[remote.memory].epoch == *epoch && (*write || !gone) {
+            if Some(self.memories[remote.memory].epoch) == *epoch && (*write || !gone) {
                 if *write {
                     self.may_land(remote, data, damaged);
                 }

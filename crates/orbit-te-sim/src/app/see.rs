@@ -4,7 +4,7 @@
 use super::App;
 use crate::check::bytes::{exact, mixture};
 use crate::check::{Checker, ends, leases};
-use crate::model::{Memory, Moving, Opened, Request, Slot};
+use crate::model::{Memory, Moving, Opened, Opening, Request, Slot};
 use crate::plant::Plant;
 use crate::sys;
 use orbit_te::simulation::Process;
@@ -25,6 +25,7 @@ impl App {
                 self.go_on_revoking(memory, engine);
             }
         }
+        self.go_on_with_grants(life, engine);
         self.collect_opened(life);
         while let Some(note) = notes.try_recv() {
             self.delivered(life, &note.payload);
@@ -67,7 +68,7 @@ impl App {
             }
             match poll(&mut opening.pending) {
                 None => self.opening.push(opening),
-                Some(Err(_)) => {}
+                Some(Err(_)) => self.not_opened(&opening),
                 Some(Ok(segment)) => {
                     let epoch = self.memories[opening.memory].epoch;
                     // By its name another region may have been found, after a restart.
@@ -76,7 +77,18 @@ impl App {
                         && segment.len() == self.memories[opening.memory].handle.len()
                     {
                         self.counts.opened += 1;
-                        self.opened.push(Opened { life, segment, memory: opening.memory, epoch });
+                        let Opening { memory, by_token, token_ends_ns, .. } = opening;
+                        let number = self.granted(&opening);
+                        self.opened.push(Opened {
+                            number,
+                            life,
+                            segment,
+                            memory,
+                            epoch,
+                            by_token,
+                            token_ends_ns,
+                            revoked: false,
+                        });
                     }
                 }
             }
@@ -102,7 +114,7 @@ impl App {
         let bound = self.moving.iter().find(|m| m.note == Some(number));
         for request in bound.iter().flat_map(|m| &m.requests).filter(|r| r.write) {
             let memory = &self.memories[request.remote.memory];
-            if memory.alive && memory.epoch == request.epoch {
+            if memory.alive && Some(memory.epoch) == request.epoch {
                 let actual = self.peek(&request.remote);
                 let report = &mut self.net.lock().report;
                 exact("a write when its notification came", &actual, &request.data, report);
@@ -165,11 +177,11 @@ impl App {
     fn check_remote(&mut self, request: &Request, landed: Landed, late: bool, damaged: bool, what: &str) {
         let area = &request.remote;
         if landed == Landed::Whole && request.stale {
-            let why = format!("{what} succeeded by a descriptor that was revoked before");
+            let why = format!("{what} succeeded by a right that was over before");
             self.net.lock().report.violated(Checker::Bytes, why);
         }
         let of = &self.memories[area.memory];
-        if !request.write || !of.alive || of.epoch != request.epoch {
+        if !request.write || !of.alive || Some(of.epoch) != request.epoch {
             return self.set_slots(area, Slot::Free);
         }
         let actual = self.peek(area);
@@ -202,6 +214,24 @@ impl App {
             std::mem::take(&mut self.moving).into_iter().partition(|m| m.life == life);
         self.moving = left;
         gone.iter().for_each(|moving| self.lose(moving, true));
+    }
+
+    /// A life whose engine was shut down: all of its transfers have ended.
+    pub(crate) fn check_left(&mut self, life: usize, process: &Process, notes: &mut Notifications) {
+        self.collect(life, process, notes);
+        let left = self.moving.iter().filter(|m| m.life == life && m.transfer.is_some()).count();
+        let report = &mut self.net.lock().report;
+        ends::at_end(life, left.max(process.under_way()), report);
+    }
+
+    /// Nobody can touch its memory any more.
+    pub(crate) fn check_given_back(&mut self, life: usize) {
+        let mut net = self.net.lock();
+        let net = &mut *net;
+        for memory in self.memories.iter().filter(|m| m.life == life) {
+            leases::check(life, &memory.handle, &mut net.report);
+            net.map.given_back(memory.address);
+        }
     }
 
     /// Whether everything that was begun has ended.

@@ -21,7 +21,10 @@ pub(crate) enum Touched {
     NoRegion,
     Payload,
     /// A payload that this side asked to have verified: the op's token, and which of its bytes is the first.
-    Verified { token: u64, at: u64 },
+    Verified {
+        token: u64,
+        at: u64,
+    },
 }
 
 struct Watched {

@@ -395,9 +395,14 @@ impl Net {
         self.conns[at.conn].pipe_to(at.end).clear();
     }
 
+    /// Nobody reaches a life any more who has not yet.
+    pub(crate) fn stop_listening(&mut self, life: usize) {
+        self.listening.retain(|_, l| *l != life);
+    }
+
     /// A process is gone. Its peers are told by resets or, when it went silently, by nobody.
     pub(crate) fn crash(&mut self, life: usize, silent: bool) {
-        self.listening.retain(|_, l| *l != life);
+        self.stop_listening(life);
         self.accepting.remove(&life);
         self.ready.retain(|(l, _), _| *l != life);
         let mine = |c: &Conn, end: usize| c.ends[end].life == Some(life) && c.ends[end].open;
