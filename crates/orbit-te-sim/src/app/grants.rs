@@ -8,16 +8,20 @@ use orbit_te::{Access, Engine, MemoryError};
 use std::time::Duration;
 
 impl App {
-    /// Whether an opening gives no right any more, for certain.
-    pub(super) fn is_over(&self, opening: usize) -> bool {
-        let Some(opened) = self.opened.iter().find(|o| o.number == opening) else { return true };
-        let Opened { life, memory, epoch, by_token, token_ends_ns, revoked, .. } = *opened;
-        let ends_ns = if by_token { token_ends_ns } else { self.own_ends_ns(life, memory) };
-        revoked || epoch < self.memories[memory].epoch || self.net.lock().now_ns > ends_ns
+    /// Whether an opening gives no right any more at this time, for certain.
+    pub(super) fn is_over(&self, opened: &Opened, now_ns: u64) -> bool {
+        let &Opened { life, memory, epoch, by_token, token_ends_ns, revoked, .. } = opened;
+        let over = |ends_ns| now_ns > ends_ns;
+        revoked
+            || epoch < self.memories[memory].epoch
+            || over(if by_token { token_ends_ns } else { self.own_ends_ns(life, memory) })
     }
 
     /// Until when the grant may last that a life has by the name of a memory's segment. Each opening renews it.
     fn own_ends_ns(&self, life: usize, memory: usize) -> u64 {
+        if self.memories[memory].lasts.is_none() {
+            return u64::MAX;
+        }
         let renews = |o: &Opening| o.life == life && o.memory == memory && !o.by_token;
         if self.opening.iter().any(renews) {
             return u64::MAX;

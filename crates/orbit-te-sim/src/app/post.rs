@@ -16,10 +16,11 @@ impl App {
     /// Segments that a life has opened: mostly good ones; but what is gone or stale is tried too.
     pub(super) fn usable(&mut self, life: usize) -> Vec<usize> {
         let any = self.rng.u32(0..8) == 0;
+        let now_ns = self.net.lock().now_ns;
         let fits = |o: &Opened| {
             let memory = &self.memories[o.memory];
             let good = memory.alive && !memory.retired && memory.epoch == o.epoch;
-            o.life == life && (any || (good && !self.is_over(o.number)))
+            o.life == life && (any || (good && !self.is_over(o, now_ns)))
         };
         (0..self.opened.len()).filter(|&o| fits(&self.opened[o])).collect()
     }
@@ -154,7 +155,9 @@ impl App {
         let epoch = self.memories[remote.memory].epoch;
         self.set_slots(&local, Slot::Busy);
         self.set_slots(&remote, Slot::Busy);
-        let stale = self.is_over(opening);
+        let now_ns = self.net.lock().now_ns;
+        let opened = self.opened.iter().find(|o| o.number == opening);
+        let stale = opened.is_some_and(|opened| self.is_over(opened, now_ns));
         Request { write, local, remote, data, old, opening, epoch: Some(epoch), stale, records }
     }
 

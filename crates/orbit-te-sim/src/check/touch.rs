@@ -94,10 +94,14 @@ impl Map {
         } else {
             let kind = if into { OpKind::Read } else { OpKind::Write };
             let mine = live.ops().filter(|live| live.op.kind == kind);
-            match mine.filter_map(|live| live.place(address, length).map(|at| (&live.op, at))).next() {
-                None => wrong("no op in flight has this range"),
-                Some((op, at)) if op.verify.is_on() => return Touched::Verified { token: op.token.0, at },
-                Some(_) => {}
+            let mut places = mine.filter_map(|live| live.place(address, length).map(|at| (&live.op, at)));
+            match (places.next(), places.next()) {
+                (None, _) => wrong("no op in flight has this range"),
+                // A list that sends bytes twice may do so in two ops: which of them this is for can't be known.
+                (Some((op, at)), None) if op.verify.is_on() => {
+                    return Touched::Verified { token: op.token.0, at };
+                }
+                _ => {}
             }
         }
         Touched::Payload
