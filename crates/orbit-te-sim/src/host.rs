@@ -190,10 +190,12 @@ impl Turn<'_> {
         *ending = match *ending {
             Ending::Asked => {
                 self.net.lock().stop_listening(self.life);
-                let limit = self.process.begin_end();
-                if self.net.lock().plant != Some(Plant::LanesOutlive) {
-                    self.server.close(self.now);
+                let planted = self.net.lock().plant == Some(Plant::ShutDownTooSoon);
+                if planted {
+                    return *ending = Ending::Over;
                 }
+                let limit = self.process.begin_end();
+                self.server.close(self.now);
                 Ending::Begun { close_at_ns: now_ns + limit.as_nanos() as u64 }
             }
             Ending::Begun { close_at_ns } if self.process.is_idle() || now_ns >= close_at_ns => {

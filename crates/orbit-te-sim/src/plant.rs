@@ -26,8 +26,8 @@ pub enum Plant {
     OtherRange,
     /// Revoking a grant does nothing, and says that it is over.
     GrantGoesOn,
-    /// An engine that was shut down keeps its lanes.
-    LanesOutlive,
+    /// An engine says that it is shut down while its transfers go on.
+    ShutDownTooSoon,
     /// The worker takes more transfers than it may.
     OverfullQueue,
 }
@@ -46,7 +46,7 @@ impl Plant {
         Plant::DamagePasses,
         Plant::OtherRange,
         Plant::GrantGoesOn,
-        Plant::LanesOutlive,
+        Plant::ShutDownTooSoon,
         Plant::OverfullQueue,
     ];
 }

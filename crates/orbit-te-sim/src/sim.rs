@@ -265,12 +265,7 @@ impl Sim {
             let Some(mut host) = place.host.take_if(|host| host.ending == Ending::Over) else { continue };
             let (life, app) = (host.life, &mut self.app);
             host.turn(now_ns, |process, notes| app.check_left(life, process, notes));
-            let planted = self.net.lock().plant == Some(Plant::LanesOutlive);
-            if planted {
-                std::mem::forget(host)
-            } else {
-                drop(host)
-            }
+            drop(host);
             app.check_given_back(life);
             // What it had not even looked at.
             self.net.lock().crash(life, false);

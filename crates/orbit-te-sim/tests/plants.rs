@@ -5,10 +5,10 @@ use orbit_te_sim::{Checker, Faults, Options, Plant, run};
 fn caught(plant: Plant) -> Checker {
     match plant {
         Plant::DoubleCompletion => Checker::ExactlyOnce,
-        Plant::LostLease | Plant::LanesOutlive => Checker::Leases,
+        Plant::LostLease => Checker::Leases,
         Plant::EarlyCompletion => Checker::Touch,
         Plant::DroppedNotification | Plant::DoubleNotification => Checker::Notifications,
-        Plant::LeakedTransfer => Checker::Ends,
+        Plant::LeakedTransfer | Plant::ShutDownTooSoon => Checker::Ends,
         Plant::WrongByte | Plant::MisplacedPiece | Plant::GrantGoesOn => Checker::Bytes,
         Plant::DamagePasses | Plant::OtherRange => Checker::Damage,
         Plant::OverfullQueue => Checker::Queues,
@@ -18,7 +18,7 @@ fn caught(plant: Plant) -> Checker {
 fn check(plant: Plant) {
     let faults = match plant {
         Plant::DamagePasses | Plant::OtherRange => Faults { damage: 0.1, ..Faults::NONE },
-        Plant::LanesOutlive => Faults { shutdowns: 2.0, delay_us: 20_000, ..Faults::NONE },
+        Plant::ShutDownTooSoon => Faults { shutdowns: 2.0, delay_us: 20_000, ..Faults::NONE },
         _ => Faults::NONE,
     };
     let options = Options { faults: Some(faults), plant: Some(plant) };
