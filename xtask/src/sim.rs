@@ -30,8 +30,8 @@ pub(crate) struct SimArgs {
     /// Print the result as one JSON object, alone on stdout.
     ///
     /// `seeds`, `seconds` (wall time), `transfers` (that began) and how many of them `succeeded` or `failed`, `notifications`
-    /// (delivered), `opened` (segments), `withdrawn` (regions revoked or retired), `disturbances` (crashes and stalls of processes),
-    /// `failures` (`seed`, and the `violations` in words).
+    /// (delivered), `lists` (posted), `damaged` (payload bytes changed on their way), `opened` (segments), `withdrawn` (regions revoked
+    /// or retired), `revoked` (grants alone), `disturbances` (crashes, shutdowns and stalls of processes), `failures` (`seed`, and the `violations` in words).
     #[arg(long)]
     json: bool,
 }
@@ -42,9 +42,12 @@ struct Sum {
     transfers: u64,
     succeeded: u64,
     failed: u64,
+    lists: u64,
+    damaged: u64,
     notifications: u64,
     opened: u64,
     withdrawn: u64,
+    revoked: u64,
     disturbances: u64,
 }
 
@@ -167,9 +170,12 @@ impl Sum {
         self.transfers += other.transfers;
         self.succeeded += other.succeeded;
         self.failed += other.failed;
+        self.lists += other.lists;
+        self.damaged += other.damaged;
         self.notifications += other.notifications;
         self.opened += other.opened;
         self.withdrawn += other.withdrawn;
+        self.revoked += other.revoked;
         self.disturbances += other.disturbances;
     }
 }
@@ -180,11 +186,23 @@ fn tell(total: &Total) {
         violations.iter().for_each(|violation| println!("  {violation}"));
         println!("  to repeat it: cargo xtask sim --seeds 1 --from {seed}");
     }
-    let Sum { seeds, transfers, succeeded, failed, notifications, opened, withdrawn, disturbances } =
-        &total.sum;
+    let Sum {
+        seeds,
+        transfers,
+        succeeded,
+        failed,
+        lists,
+        damaged,
+        notifications,
+        opened,
+        withdrawn,
+        revoked,
+        disturbances,
+    } = &total.sum;
     println!(
         "{seeds} seeds in {:.1} s, {} failed: {transfers} transfers ({succeeded} succeeded, {failed} failed as they should), \
-         {notifications} notifications, {opened} segments opened, {withdrawn} regions withdrawn, {disturbances} crashes and stalls",
+         {lists} lists posted, {damaged} bytes damaged, {notifications} notifications, {opened} segments opened, \
+         {withdrawn} regions withdrawn, {revoked} peers' grants revoked, {disturbances} crashes, shutdowns and stalls",
         total.seconds,
         total.failures.len(),
     );

@@ -19,6 +19,8 @@ pub struct Faults {
     pub jitter_us: u64,
     /// That a control message is sent twice.
     pub duplicate: f64,
+    /// That a send or a receive of a payload that is verified changes one of its bytes.
+    pub damage: f64,
     /// That registering memory is refused.
     pub refuse_registration: f64,
     /// Stalls of a process, expected in a second.
@@ -27,6 +29,8 @@ pub struct Faults {
     pub stall_ms: u64,
     /// Crashes of a process, expected in a second; half of them silent, as when a host loses its power.
     pub crashes: f64,
+    /// Shutdowns of an engine in good order, expected in a second; another life comes later, as after a crash.
+    pub shutdowns: f64,
 }
 
 impl Faults {
@@ -39,10 +43,12 @@ impl Faults {
         delay_us: 0,
         jitter_us: 0,
         duplicate: 0.0,
+        damage: 0.0,
         refuse_registration: 0.0,
         stalls: 0.0,
         stall_ms: 0,
         crashes: 0.0,
+        shutdowns: 0.0,
     };
 
     /// A random subset of all faults, each with a random weight. Runs with few faults get far; runs with many find combinations.
@@ -56,10 +62,12 @@ impl Faults {
             delay_us: some(20_000.0) as u64,
             jitter_us: some(5_000.0) as u64,
             duplicate: some(0.3),
+            damage: some(0.1),
             refuse_registration: some(0.3),
             stalls: some(2.0),
             stall_ms: 20 + some(3_000.0) as u64,
             crashes: some(1.0),
+            shutdowns: some(0.7),
         }
     }
 }

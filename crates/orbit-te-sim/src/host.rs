@@ -32,9 +32,25 @@ const ROUNDS: usize = 32;
 /// Every task of the control plane has run by then; those that have more to do run in the next turn.
 const YIELDS: usize = 3;
 
+/// How far the shutdown of a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    No,
+    /// It begins with the next turn.
+    Asked,
+    /// Peers may answer until then.
+    Begun {
+        close_at_ns: u64,
+    },
+    Closed,
+    /// Nothing is under way any more.
+    Over,
+}
+
 /// A process in one of its lives.
 pub(crate) struct Host {
     pub(crate) life: usize,
+    pub(crate) ending: Ending,
     pub(crate) config: Config,
     pub(crate) wake_ns: u64,
     pub(crate) notifications: Notifications,
@@ -73,6 +89,7 @@ impl Host {
             life,
             early: Vec::new(),
             kept: BTreeSet::new(),
+            list: None,
         };
         let mut server = transport(Side::Answering);
         let domain = Refusing { net: net.clone() };
@@ -92,6 +109,7 @@ impl Host {
         drop(entered);
         Host {
             life,
+            ending: Ending::No,
             config: config.clone(),
             wake_ns: now_ns,
             notifications,
@@ -107,7 +125,9 @@ impl Host {
 
     /// Lets the process do what is due, and the application act.
     pub(crate) fn turn(&mut self, now_ns: u64, act: impl FnOnce(&Process, &mut Notifications)) {
-        let Host { net, server, hellos, progress, process, runtime, notifications, life, config, .. } = self;
+        let Host {
+            net, server, hellos, progress, process, runtime, notifications, life, config, ending, ..
+        } = self;
         let passed = Duration::from_nanos(now_ns - self.clock_ns);
         self.clock_ns = now_ns;
         let wake = runtime.block_on(async {
@@ -119,6 +139,7 @@ impl Host {
                 Turn { net, server, hellos, progress, process, life: *life, now, limits: config.tcp.limits };
             let mut wake = turn.rounds().await;
             act(turn.process, notifications);
+            turn.end(ending, now_ns);
             wake = wake.min(turn.rounds().await);
             wake
         });
@@ -165,6 +186,28 @@ impl Wake {
 }
 
 impl Turn<'_> {
+    /// Goes on with a shutdown, as far as that is possible now.
+    fn end(&mut self, ending: &mut Ending, now_ns: u64) {
+        *ending = match *ending {
+            Ending::Asked => {
+                self.net.lock().stop_listening(self.life);
+                let planted = self.net.lock().plant == Some(Plant::ShutDownTooSoon);
+                if planted {
+                    return *ending = Ending::Over;
+                }
+                let limit = self.process.begin_end();
+                self.server.close(self.now);
+                Ending::Begun { close_at_ns: now_ns + limit.as_nanos() as u64 }
+            }
+            Ending::Begun { close_at_ns } if self.process.is_idle() || now_ns >= close_at_ns => {
+                self.process.close();
+                Ending::Closed
+            }
+            Ending::Closed if self.process.is_idle() => Ending::Over,
+            other => other,
+        };
+    }
+
     /// Moves everything until nothing moves.
     async fn rounds(&mut self) -> Wake {
         let mut wake = Wake(None);

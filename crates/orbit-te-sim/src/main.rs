@@ -76,9 +76,12 @@ fn of_sum(seeds: u64, sum: &Counts) -> serde_json::Value {
         "transfers": sum.transfers,
         "succeeded": sum.succeeded,
         "failed": sum.failed,
+        "lists": sum.lists,
+        "damaged": sum.damaged,
         "notifications": sum.notifications,
         "opened": sum.opened,
         "withdrawn": sum.withdrawn,
+        "revoked": sum.revoked,
         "disturbances": sum.disturbances,
     })
 }

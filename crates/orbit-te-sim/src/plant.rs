@@ -18,13 +18,23 @@ pub enum Plant {
     LeakedTransfer,
     /// A byte of a payload is changed on its way into memory.
     WrongByte,
+    /// Two pieces of a list take each other's place.
+    MisplacedPiece,
+    /// An op whose payload came damaged is a success.
+    DamagePasses,
+    /// The error of a damaged payload names another range.
+    OtherRange,
+    /// Revoking a grant does nothing, and says that it is over.
+    GrantGoesOn,
+    /// An engine says that it is shut down while its transfers go on.
+    ShutDownTooSoon,
     /// The worker takes more transfers than it may.
     OverfullQueue,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 8] = [
+    pub const ALL: [Plant; 13] = [
         Plant::DoubleCompletion,
         Plant::LostLease,
         Plant::EarlyCompletion,
@@ -32,6 +42,11 @@ impl Plant {
         Plant::DoubleNotification,
         Plant::LeakedTransfer,
         Plant::WrongByte,
+        Plant::MisplacedPiece,
+        Plant::DamagePasses,
+        Plant::OtherRange,
+        Plant::GrantGoesOn,
+        Plant::ShutDownTooSoon,
         Plant::OverfullQueue,
     ];
 }

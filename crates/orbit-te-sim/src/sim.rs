@@ -4,7 +4,7 @@
 use crate::app::{App, Counts};
 use crate::check::{Checker, Violation, ends};
 use crate::faults::Faults;
-use crate::host::Host;
+use crate::host::{Ending, Host};
 use crate::net::{Net, Shared};
 use crate::plant::Plant;
 use fastrand::Rng;
@@ -63,6 +63,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     }
     sim.run();
     let mut net = sim.net.lock();
+    sim.app.counts.damaged = net.damage.count;
     Outcome {
         seed,
         hash: net.trace.hash(),
@@ -142,6 +143,7 @@ impl Sim {
             }
             self.restart(now_ns);
             self.turns(now_ns);
+            self.bury(now_ns);
             turns = if now_ns == last { turns + 1 } else { 0 };
             last = now_ns;
             let mut net = self.net.lock();
@@ -166,7 +168,7 @@ impl Sim {
     }
 
     fn fault_after(&mut self, now_ns: u64) -> Option<u64> {
-        let rate = self.faults.stalls + self.faults.crashes;
+        let rate = self.faults.stalls + self.faults.crashes + self.faults.shutdowns;
         (rate > 0.0).then(|| now_ns + (-(1.0 - self.rng.f64()).ln() / rate * 1e9) as u64)
     }
 
@@ -227,24 +229,48 @@ impl Sim {
     /// Something happens to a process.
     fn disturb(&mut self, now_ns: u64) {
         let at = self.rng.usize(..self.places.len());
-        let crash = self.rng.f64() * (self.faults.stalls + self.faults.crashes) < self.faults.crashes;
-        let (stall_ms, pause_ms) = (self.rng.u64(1..=self.faults.stall_ms.max(1)), self.rng.u64(1..800));
+        let Faults { stalls, crashes, shutdowns, stall_ms, .. } = self.faults;
+        let drawn = self.rng.f64() * (stalls + crashes + shutdowns);
+        let (crash, shutdown) = (drawn < crashes, drawn >= crashes + stalls);
+        let (stall_ms, pause_ms) = (self.rng.u64(1..=stall_ms.max(1)), self.rng.u64(1..800));
         let silent = self.rng.bool();
         let place = &mut self.places[at];
-        let Some(life) = place.host.as_ref().map(|h| h.life) else { return };
+        let Some(host) = place.host.as_mut() else { return };
+        let life = host.life;
         self.app.counts.disturbances += 1;
-        self.net.lock().trace.note("disturbed", &[now_ns, life as u64, u64::from(crash), stall_ms]);
+        let kind = u64::from(crash) + 2 * u64::from(shutdown);
+        self.net.lock().trace.note("disturbed", &[now_ns, life as u64, kind, stall_ms]);
         if crash {
             self.net.lock().crash(life, silent);
             self.app.crashed(life);
             place.host = None;
             place.start_at = Some(now_ns + pause_ms * 1_000_000);
             place.stalled_until = 0;
+        } else if shutdown {
+            if host.ending == Ending::No {
+                host.ending = Ending::Asked;
+                self.app.leaves(life);
+            }
         } else {
             let until = now_ns + stall_ms * 1_000_000;
             let more = until.saturating_sub(place.stalled_until.max(now_ns));
             *self.app.stalled_ns.entry(life).or_default() += more;
             place.stalled_until = place.stalled_until.max(until);
+        }
+    }
+
+    /// Takes away processes whose engine was shut down.
+    fn bury(&mut self, now_ns: u64) {
+        for place in &mut self.places {
+            let Some(mut host) = place.host.take_if(|host| host.ending == Ending::Over) else { continue };
+            let (life, app) = (host.life, &mut self.app);
+            host.turn(now_ns, |process, notes| app.check_left(life, process, notes));
+            drop(host);
+            app.check_given_back(life);
+            // What it had not even looked at.
+            self.net.lock().crash(life, false);
+            app.crashed(life);
+            place.start_at = Some(now_ns + app.pause_ns());
         }
     }
 

@@ -8,10 +8,10 @@ use crate::net::stream::SimNet;
 use crate::plant::Plant;
 use orbit_te_tcp::TcpTransport;
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, LinkId, LinkLanes, Notice, Op, OpError, OpErrorCode, OpKind, Progress,
-    Signs, Token, Transport, TransportError,
+    Arm, Capabilities, Completion, LinkId, LinkLanes, Mismatch, Notice, Op, OpError, OpErrorCode, OpKind,
+    Pieces, Progress, Signs, Token, Transport, TransportError,
 };
-use orbit_te_wire::PeerId;
+use orbit_te_wire::{PeerId, Piece};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -23,6 +23,8 @@ pub(crate) struct Watched {
     /// Completions that a plant gives out too early, and those that it then keeps.
     pub(crate) early: Vec<Completion>,
     pub(crate) kept: BTreeSet<u64>,
+    /// The list that a plant has changed.
+    pub(crate) list: Option<(Vec<u64>, Vec<Piece>)>,
 }
 
 impl Watched {
@@ -42,7 +44,43 @@ impl Watched {
                 completions.remove(from);
             }
         }
+        let damaged = |c: &&mut Completion| c.result.is_err_and(|e| e.code == OpErrorCode::Checksum);
+        if let Some(completion) = completions[from..].iter_mut().find(damaged) {
+            let length = net.live.get(&self.life).and_then(|live| live.length(completion.token.0));
+            if net.plant_now(Plant::DamagePasses) {
+                (completion.result, completion.bytes) = (Ok(()), length.unwrap_or_default());
+            } else if net.plant_now(Plant::OtherRange) {
+                let error = OpError::new(OpErrorCode::Checksum);
+                let mismatch = completion.result.err().and_then(|error| error.mismatch);
+                let other = mismatch.map(|m| Mismatch { offset: m.offset + m.length, ..m });
+                completion.result = Err(OpError { mismatch: other, ..error });
+            }
+        }
         completions.append(&mut self.early);
+    }
+
+    /// Where the pieces of an op that is being submitted are at this side.
+    fn pieces(op: &Op) -> Vec<(u64, u64)> {
+        let Some(pieces) = op.pieces else { return Vec::new() };
+        // SAFETY: the op is being submitted, so its slices live.
+        let (local, remote) = unsafe { (pieces.local(), pieces.remote()) };
+        local.iter().zip(remote).map(|(address, piece)| (*address, piece.length())).collect()
+    }
+
+    /// The op with two pieces of its list in each other's place, if that is planted and two are as long as each other.
+    fn misplace(&mut self, op: &Op) -> Op {
+        let Some(pieces) = op.pieces else { return *op };
+        // SAFETY: the op is being submitted, so its slices live.
+        let (mut local, remote) = unsafe { (pieces.local().to_vec(), pieces.remote().to_vec()) };
+        let Some(at) = remote.windows(2).position(|two| two[0].length() == two[1].length()) else {
+            return *op;
+        };
+        if !self.net.lock().plant_now(Plant::MisplacedPiece) {
+            return *op;
+        }
+        local.swap(at, at + 1);
+        let (local, remote) = self.list.insert((local, remote));
+        Op { pieces: Pieces::new(local, remote), ..*op }
     }
 }
 
@@ -66,10 +104,12 @@ unsafe impl Transport for Watched {
             let mut net = self.net.lock();
             let net = &mut *net;
             let live = net.live.entry(self.life).or_default();
-            ops.iter().for_each(|op| live.accepted(op, &mut net.report));
+            ops.iter().for_each(|op| live.accepted(op, Self::pieces(op), &mut net.report));
         }
-        // SAFETY: the caller's promise, handed on.
-        let taken = unsafe { self.inner.submit(ops, now) };
+        let planted = self.net.lock().plant == Some(Plant::MisplacedPiece);
+        let misplaced: Vec<Op> = ops.iter().filter(|_| planted).map(|op| self.misplace(op)).collect();
+        // SAFETY: the caller's promise, handed on; a list of a plant is kept for good and names the same memory.
+        let taken = unsafe { self.inner.submit(if planted { &misplaced } else { ops }, now) };
         let mut net = self.net.lock();
         let net = &mut *net;
         let live = net.live.entry(self.life).or_default();
@@ -90,7 +130,7 @@ unsafe impl Transport for Watched {
         let op = notice.as_op();
         let mut held = self.net.lock();
         let net = &mut *held;
-        net.live.entry(self.life).or_default().accepted(&op, &mut net.report);
+        net.live.entry(self.life).or_default().accepted(&op, Vec::new(), &mut net.report);
         drop(held);
         // SAFETY: the caller's promise, handed on.
         let taken = unsafe { self.inner.notify(notice, now) };
@@ -120,6 +160,7 @@ unsafe impl Transport for Watched {
             }
             let code = c.result.err().map_or(0, |e| 1 + e.code as u64);
             net.trace.note("completed", &[now_ns, life, c.token.0, code, c.bytes]);
+            net.damage.completed(self.life, c, &mut net.report);
             live.completed(c.token.0, &mut net.report).is_some()
         });
         any

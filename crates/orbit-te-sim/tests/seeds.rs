@@ -49,12 +49,16 @@ fn each_fault_alone_is_lived_with() {
         Faults { refuse_registration: 0.5, ..none },
         Faults { stalls: 2.0, stall_ms: 2_000, ..none },
         Faults { crashes: 2.0, ..none },
+        Faults { shutdowns: 2.0, ..none },
+        Faults { damage: 0.2, ..none },
     ];
     for faults in alone {
         let outcome = run(11, &Options { faults: Some(faults), ..Options::default() });
         assert!(outcome.violations.is_empty(), "{faults:?}: {}", outcome.violations[0]);
+        let counts = outcome.counts;
+        assert_eq!(counts.damaged > 0, faults.damage > 0.0, "{faults:?}");
         assert!(
-            outcome.counts.succeeded > 0 && outcome.counts.notifications > 0,
+            counts.succeeded > 0 && counts.notifications > 0 && counts.lists > 0 && counts.revoked > 0,
             "{faults:?}: nothing was done"
         );
     }

@@ -110,9 +110,15 @@ impl Process {
         self.engine.shared().admission.transfers()
     }
 
-    /// Shuts the engine down as [`Engine::shutdown`] does, but for the threads: step until [`Process::is_idle`].
-    pub fn close(&self) {
+    /// Begins to shut the engine down as [`Engine::shutdown`] does, but for the threads: step until [`Process::is_idle`] or so much
+    /// later, then call [`Process::close`].
+    pub fn begin_end(&self) -> Duration {
         self.engine.refuse_more();
+        self.worker.give_all_up()
+    }
+
+    /// Closes the transport of an engine that ends: step until [`Process::is_idle`].
+    pub fn close(&self) {
         self.worker.close();
     }
 

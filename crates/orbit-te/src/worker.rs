@@ -458,6 +458,13 @@ impl Worker {
         (any, wake)
     }
 
+    /// What the worker's thread does first when it is stopped; for how long peers may answer then.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn give_all_up(&self) -> Duration {
+        self.handover.core().lock().give_all_up(self.handover.ring(), clock::now());
+        FENCE_LIMIT
+    }
+
     #[cfg(feature = "simulation")]
     pub(crate) fn close(&self) {
         self.handover.core().lock().close(self.handover.ring(), clock::now());

@@ -4,7 +4,7 @@
 use super::App;
 use crate::check::bytes::{exact, mixture};
 use crate::check::{Checker, ends, leases};
-use crate::model::{Memory, Moving, Opened, Place, Request, Slot};
+use crate::model::{Memory, Moving, Opened, Opening, Request, Slot};
 use crate::plant::Plant;
 use crate::sys;
 use orbit_te::simulation::Process;
@@ -25,6 +25,7 @@ impl App {
                 self.go_on_revoking(memory, engine);
             }
         }
+        self.go_on_with_grants(life, engine);
         self.collect_opened(life);
         while let Some(note) = notes.try_recv() {
             self.delivered(life, &note.payload);
@@ -67,7 +68,7 @@ impl App {
             }
             match poll(&mut opening.pending) {
                 None => self.opening.push(opening),
-                Some(Err(_)) => {}
+                Some(Err(_)) => self.not_opened(&opening),
                 Some(Ok(segment)) => {
                     let epoch = self.memories[opening.memory].epoch;
                     // By its name another region may have been found, after a restart.
@@ -76,7 +77,18 @@ impl App {
                         && segment.len() == self.memories[opening.memory].handle.len()
                     {
                         self.counts.opened += 1;
-                        self.opened.push(Opened { life, segment, memory: opening.memory, epoch });
+                        let Opening { memory, by_token, token_ends_ns, .. } = opening;
+                        let number = self.granted(&opening);
+                        self.opened.push(Opened {
+                            number,
+                            life,
+                            segment,
+                            memory,
+                            epoch,
+                            by_token,
+                            token_ends_ns,
+                            revoked: false,
+                        });
                     }
                 }
             }
@@ -102,14 +114,10 @@ impl App {
         let bound = self.moving.iter().find(|m| m.note == Some(number));
         for request in bound.iter().flat_map(|m| &m.requests).filter(|r| r.write) {
             let memory = &self.memories[request.remote.memory];
-            if memory.alive && memory.epoch == request.epoch {
-                let actual = self.peek(request.remote.memory, request.remote.offset, request.data.len());
-                exact(
-                    "a write when its notification came",
-                    &actual,
-                    &request.data,
-                    &mut self.net.lock().report,
-                );
+            if memory.alive && Some(memory.epoch) == request.epoch {
+                let actual = self.peek(&request.remote);
+                let report = &mut self.net.lock().report;
+                exact("a write when its notification came", &actual, &request.data, report);
             }
         }
     }
@@ -134,53 +142,65 @@ impl App {
         let whole = matches!(result, Ok(_) | Err(TransferError::Notification(_)));
         let receipt = moving.transfer.as_ref().and_then(orbit_te::Transfer::receipt);
         let late = receipt.as_ref().is_none_or(|receipt| !receipt.fenced);
-        for (number, request) in moving.requests.iter().enumerate() {
+        for request in &moving.requests {
             let what =
                 format!("transfer {} ({})", moving.number, if request.write { "write" } else { "read" });
-            let state = receipt.as_ref().and_then(|receipt| receipt.records.get(number));
-            let landed = if whole { Landed::Whole } else { landed(state.as_ref()) };
-            self.check_remote(request, landed, late, &what);
-            let actual = self.peek(request.local.memory, request.local.offset, request.data.len());
+            let records = receipt.as_ref().map(|receipt| &receipt.records);
+            let states = records.iter().flat_map(|all| request.records.clone().map(|at| all.get(at)));
+            let landed = if whole { Landed::Whole } else { together(states.map(|s| landed(s.as_ref()))) };
+            let damaged = self.was_damaged(request);
+            self.check_remote(request, landed, late, damaged, &what);
+            let actual = self.peek(&request.local);
             let report = &mut self.net.lock().report;
             match (request.write, landed) {
                 (true, _) | (false, Landed::Whole) => exact(&what, &actual, &request.data, report),
                 (false, Landed::Nothing) => exact(&what, &actual, &request.old, report),
+                (false, Landed::Partly) if damaged => {}
                 (false, Landed::Partly) => mixture(&what, &actual, &request.old, &request.data, report),
             }
         }
         for request in &moving.requests {
             // At once, so that a touch that comes too late takes or leaves bytes that nobody expects.
             let bytes = self.fresh(request.data.len());
-            self.poke(request.local.memory, request.local.offset, &bytes);
-            self.set_slot(request.local, Slot::Free);
+            self.poke(&request.local, &bytes);
+            self.set_slots(&request.local, Slot::Free);
         }
     }
 
-    fn check_remote(&mut self, request: &Request, landed: Landed, late: bool, what: &str) {
-        let Place { memory, offset, .. } = request.remote;
+    /// Whether a byte of it was changed on its way.
+    fn was_damaged(&mut self, request: &Request) -> bool {
+        let Memory { life, address, .. } = self.memories[request.local.memory];
+        let runs = request.local.runs.iter().map(|(at, length)| (address + *at as u64, *length as u64));
+        self.net.lock().damage.take(life, runs)
+    }
+
+    fn check_remote(&mut self, request: &Request, landed: Landed, late: bool, damaged: bool, what: &str) {
+        let area = &request.remote;
         if landed == Landed::Whole && request.stale {
-            let why = format!("{what} succeeded by a descriptor that was revoked before");
+            let why = format!("{what} succeeded by a right that was over before");
             self.net.lock().report.violated(Checker::Bytes, why);
         }
-        let of = &self.memories[memory];
-        if !request.write || !of.alive || of.epoch != request.epoch {
-            return self.set_slot(request.remote, Slot::Free);
+        let of = &self.memories[area.memory];
+        if !request.write || !of.alive || Some(of.epoch) != request.epoch {
+            return self.set_slots(area, Slot::Free);
         }
-        let actual = self.peek(memory, offset, request.data.len());
+        let actual = self.peek(area);
         {
             let report = &mut self.net.lock().report;
             match landed {
                 Landed::Whole => exact(what, &actual, &request.data, report),
                 Landed::Nothing if !late => exact(what, &actual, &request.old, report),
+                _ if damaged => {}
                 _ => mixture(what, &actual, &request.old, &request.data, report),
             }
         }
         if landed != Landed::Whole && late {
-            self.memories[memory].shadow.may_land(offset, request.data.clone());
-            return self.set_slot(request.remote, Slot::Lost);
+            self.may_land(area, &request.data, damaged);
+            return self.set_slots(area, Slot::Lost);
         }
-        self.memories[memory].shadow.set(offset, &actual);
-        self.set_slot(request.remote, Slot::Free);
+        let shadow = &mut self.memories[area.memory].shadow;
+        area.split(&actual).for_each(|(offset, bytes)| shadow.set(offset, bytes));
+        self.set_slots(area, Slot::Free);
     }
 
     /// A life is over, with all that it had.
@@ -188,11 +208,30 @@ impl App {
         self.memories.iter_mut().filter(|m| m.life == life).for_each(|m| m.alive = false);
         self.opened.retain(|o| o.life != life);
         self.opening.retain(|o| o.life != life);
+        self.lists.retain(|l| l.life != life);
         self.notifying.retain(|n| n.life != life);
         let (gone, left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.moving).into_iter().partition(|m| m.life == life);
         self.moving = left;
-        gone.iter().for_each(|moving| self.lose(&moving.requests, true));
+        gone.iter().for_each(|moving| self.lose(moving, true));
+    }
+
+    /// A life whose engine was shut down: all of its transfers have ended.
+    pub(crate) fn check_left(&mut self, life: usize, process: &Process, notes: &mut Notifications) {
+        self.collect(life, process, notes);
+        let left = self.moving.iter().filter(|m| m.life == life && m.transfer.is_some()).count();
+        let report = &mut self.net.lock().report;
+        ends::at_end(life, left.max(process.under_way()), report);
+    }
+
+    /// Nobody can touch its memory any more.
+    pub(crate) fn check_given_back(&mut self, life: usize) {
+        let mut net = self.net.lock();
+        let net = &mut *net;
+        for memory in self.memories.iter().filter(|m| m.life == life) {
+            leases::check(life, &memory.handle, &mut net.report);
+            net.map.given_back(memory.address);
+        }
     }
 
     /// Whether everything that was begun has ended.
@@ -232,4 +271,10 @@ fn landed(state: Option<&RequestState>) -> Landed {
         Some(RequestState::Failed { landed, .. } | RequestState::Cancelled { landed, .. }) => *landed,
         _ => Landed::Partly,
     }
+}
+
+/// What became of the bytes of several requests together.
+fn together(mut each: impl Iterator<Item = Landed>) -> Landed {
+    let first = each.next().unwrap_or(Landed::Partly);
+    if each.all(|landed| landed == first) { first } else { Landed::Partly }
 }

@@ -1,5 +1,6 @@
 //! Bytes: what a region must hold, byte by byte. Success means exactly the bytes that were written; a transfer that failed has left
-//! each byte old or new, inside of its ranges only. Does not check when bytes change (`touch.rs`), nor memory of crashed processes.
+//! each byte old or new, inside of its ranges only. Does not check when bytes change (`touch.rs`), nor memory of crashed processes, nor
+//! the bytes of ranges into which a damaged payload went that did not succeed.
 
 use super::{Checker, Report};
 
@@ -15,11 +16,13 @@ pub(crate) struct Either {
 pub(crate) struct Shadow {
     pub(crate) expected: Vec<u8>,
     pub(crate) either: Vec<Either>,
+    /// Offset and length of ranges in which a damaged payload may land at any time.
+    unknown: Vec<(usize, usize)>,
 }
 
 impl Shadow {
     pub(crate) fn new(expected: Vec<u8>) -> Shadow {
-        Shadow { expected, either: Vec::new() }
+        Shadow { expected, either: Vec::new(), unknown: Vec::new() }
     }
 
     /// These bytes are there now for certain.
@@ -32,6 +35,11 @@ impl Shadow {
         self.either.push(Either { offset, other });
     }
 
+    /// From now on any bytes may land there at any time.
+    pub(crate) fn may_be_damaged(&mut self, offset: usize, length: usize) {
+        self.unknown.push((offset, length));
+    }
+
     /// All of the region was written anew, and nothing older can land.
     pub(crate) fn renew(&mut self, bytes: Vec<u8>) {
         *self = Shadow::new(bytes);
@@ -41,6 +49,7 @@ impl Shadow {
     pub(crate) fn check(&self, what: &str, actual: &[u8], report: &mut Report) {
         let may_be = |at: usize, byte: u8| {
             self.either.iter().any(|e| e.offset <= at && e.other.get(at - e.offset) == Some(&byte))
+                || self.unknown.iter().any(|(from, length)| (*from..from + length).contains(&at))
         };
         let wrong = |(at, byte): &(usize, &u8)| **byte != self.expected[*at] && !may_be(*at, **byte);
         if let Some((at, byte)) = actual.iter().enumerate().find(wrong) {

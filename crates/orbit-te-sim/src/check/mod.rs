@@ -1,6 +1,7 @@
 //! The checkers. Rule: each is in a file of its own, whose header says what it does not check.
 
 pub(crate) mod bytes;
+pub(crate) mod damage;
 pub(crate) mod ends;
 pub(crate) mod leases;
 pub(crate) mod notes;
@@ -17,6 +18,8 @@ pub enum Checker {
     ExactlyOnce,
     /// Success means the bytes that were written, and nothing else is touched.
     Bytes,
+    /// Damaged payloads are found, and named.
+    Damage,
     /// Every lease comes back.
     Leases,
     /// Memory is touched for live ops and under leases only.

@@ -1,6 +1,6 @@
 //! No touch without a right: a stream that sends from or receives into a region's memory does so for an op in flight of its own
-//! transport, or, at the side that answers, under a lease. Does not check what the bytes are (`bytes.rs`), nor memory that is no
-//! region's, nor copies that the application itself makes.
+//! transport (of a list, inside of one of its pieces), or, at the side that answers, under a lease. Does not check what the bytes are
+//! (`bytes.rs`), nor for which request a lease is held, nor memory that is no region's, nor copies that the application itself makes.
 
 use super::once::Live;
 use super::{Checker, Report};
@@ -13,6 +13,18 @@ use std::collections::BTreeMap;
 pub(crate) enum Side {
     Asking,
     Answering,
+}
+
+/// What a range is for that a stream touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Touched {
+    NoRegion,
+    Payload,
+    /// A payload that this side asked to have verified: the op's token, and which of its bytes is the first.
+    Verified {
+        token: u64,
+        at: u64,
+    },
 }
 
 struct Watched {
@@ -41,7 +53,7 @@ impl Map {
         }
     }
 
-    /// A stream is about to touch this range; `into`: it will write there. Whether it is a region's memory.
+    /// A stream is about to touch this range; `into`: it will write there. What it is for.
     pub(crate) fn touched(
         &self,
         range: (u64, u64),
@@ -49,11 +61,13 @@ impl Map {
         (life, side): (usize, Side),
         live: &Live,
         report: &mut Report,
-    ) -> bool {
+    ) -> Touched {
         let (address, length) = range;
-        let Some((&base, watched)) = self.regions.range(..address + length).next_back() else { return false };
+        let Some((&base, watched)) = self.regions.range(..address + length).next_back() else {
+            return Touched::NoRegion;
+        };
         if base + watched.length <= address {
-            return false;
+            return Touched::NoRegion;
         }
         let mut wrong = |why: &str| {
             let verb = if into { "written" } else { "read" };
@@ -79,11 +93,17 @@ impl Map {
             }
         } else {
             let kind = if into { OpKind::Read } else { OpKind::Write };
-            let inside = |at: u64, len: u64| at <= address && address + length <= at + len;
-            if !live.ops().any(|op| op.kind == kind && inside(op.local.address, op.local.length)) {
-                wrong("no op in flight has this range");
+            let mine = live.ops().filter(|live| live.op.kind == kind);
+            let mut places = mine.filter_map(|live| live.place(address, length).map(|at| (&live.op, at)));
+            match (places.next(), places.next()) {
+                (None, _) => wrong("no op in flight has this range"),
+                // A list that sends bytes twice may do so in two ops: which of them this is for can't be known.
+                (Some((op, at)), None) if op.verify.is_on() => {
+                    return Touched::Verified { token: op.token.0, at };
+                }
+                _ => {}
             }
         }
-        true
+        Touched::Payload
     }
 }

@@ -5,6 +5,7 @@ mod conn;
 pub(crate) mod control;
 pub(crate) mod stream;
 
+use crate::check::damage::Damage;
 use crate::check::once::Live;
 use crate::check::touch::{Map, Side};
 use crate::check::{Report, notes::Notes};
@@ -57,6 +58,7 @@ pub(crate) struct Net {
     pub(crate) map: Map,
     pub(crate) live: BTreeMap<usize, Live>,
     pub(crate) notes: Notes,
+    pub(crate) damage: Damage,
     keepalive_ns: u64,
     conns: Vec<Conn>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -82,6 +84,7 @@ impl Net {
             map: Map::default(),
             live: BTreeMap::new(),
             notes: Notes::default(),
+            damage: Damage::default(),
             keepalive_ns,
             conns: Vec::new(),
             events: BinaryHeap::new(),
@@ -392,9 +395,14 @@ impl Net {
         self.conns[at.conn].pipe_to(at.end).clear();
     }
 
+    /// Nobody reaches a life any more who has not yet.
+    pub(crate) fn stop_listening(&mut self, life: usize) {
+        self.listening.retain(|_, l| *l != life);
+    }
+
     /// A process is gone. Its peers are told by resets or, when it went silently, by nobody.
     pub(crate) fn crash(&mut self, life: usize, silent: bool) {
-        self.listening.retain(|_, l| *l != life);
+        self.stop_listening(life);
         self.accepting.remove(&life);
         self.ready.retain(|(l, _), _| *l != life);
         let mine = |c: &Conn, end: usize| c.ends[end].life == Some(life) && c.ends[end].open;

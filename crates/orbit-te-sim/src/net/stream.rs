@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::{EndId, Shared};
-use crate::check::touch::Side;
+use crate::check::touch::{Side, Touched};
 use crate::net::control;
 use crate::plant::Plant;
 use crate::sys;
@@ -84,13 +84,26 @@ impl SimStream {
         self.guard.at
     }
 
-    /// Whether the range is a region's memory.
-    fn touch(&self, address: u64, length: usize, into: bool) -> bool {
+    /// What the range is for.
+    fn touch(&self, address: u64, length: usize, into: bool) -> Touched {
         let mut net = self.guard.net.lock();
         let net = &mut *net;
         let live = net.live.entry(self.life).or_default();
         let range = (address, length as u64);
         net.map.touched(range, into, (self.life, self.side), live, &mut net.report)
+    }
+
+    /// Does to a payload what happens to it on its way. What the answering side sends and receives for this op is changed here, at the
+    /// side that asked, which knows that it is verified.
+    fn damage(&self, what: Touched, address: u64, bytes: &mut [u8]) {
+        let Touched::Verified { token, at } = what else { return };
+        let mut net = self.guard.net.lock();
+        let probability = net.faults.damage;
+        if net.chance(probability) {
+            let byte = net.rng.usize(..bytes.len());
+            bytes[byte] ^= 1 << net.rng.u32(..8);
+            net.damage.done((self.life, token), at + byte as u64, address + byte as u64);
+        }
     }
 }
 
@@ -102,9 +115,10 @@ impl Stream for SimStream {
         for range in ranges {
             let length = range.len().min(left);
             if length > 0 {
-                self.touch(range.address(), length, false);
+                let (what, from) = (self.touch(range.address(), length, false), bytes.len());
                 // SAFETY: the caller vouches for the range.
                 unsafe { sys::copy_out(range.address(), length, &mut bytes) };
+                self.damage(what, range.address(), &mut bytes[from..]);
             }
             left -= length;
         }
@@ -122,9 +136,11 @@ impl Stream for SimStream {
             if now.is_empty() {
                 continue;
             }
-            let payload = self.touch(range.address(), now.len(), true);
+            let what = self.touch(range.address(), now.len(), true);
             let mut now = now.to_vec();
-            if payload && self.guard.net.lock().plant_now(Plant::WrongByte) {
+            self.damage(what, range.address(), &mut now);
+            // Verified ones are the business of another checker.
+            if what == Touched::Payload && self.guard.net.lock().plant_now(Plant::WrongByte) {
                 now[0] ^= 0x80;
             }
             // SAFETY: the caller vouches for the range.
