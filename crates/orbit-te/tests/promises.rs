@@ -5,8 +5,9 @@
 mod support;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use orbit_te::{
-    Access, Batch, Config, Engine, Landed, OpErrorCode, Priority, Receipt, RequestState, TcpConfig, Transfer,
+    Access, Batch, Config, Landed, OpErrorCode, Priority, Receipt, RequestState, TcpConfig, Transfer,
     TransferError,
 };
 use std::time::{Duration, Instant};
@@ -128,41 +129,42 @@ fn a_cancel_says_what_landed() {
     assert!(seen[0] > 0 && seen[2] > 0, "{seen:?}");
 }
 
-/// A transfer whose bytes are in place and that waits for its notification only, at a peer that does not answer.
+/// A transfer whose bytes are in place at one peer and that waits for its notification to another, which does not answer.
 #[test]
 fn a_notification_can_be_given_up() {
     let _dog = watchdog("a_notification_can_be_given_up", Duration::from_secs(60));
-    let target = Target::start(4096);
-    let engine = Engine::builder().no_listen().start().unwrap();
-    let segment = target.open(&engine);
-    let local = region(&engine, &[5; 4096], Access::LOCAL);
-    let batch = || {
+    let pair = pair(4096);
+    let other = Target::start(4096);
+    let deaf = other.open(&pair.engine);
+    let local = region(&pair.engine, &[5; 4096], Access::LOCAL);
+    pair.engine.notify(&deaf, "n", &[]).wait(SOON).unwrap();
+    other.signal(Signal::SIGSTOP);
+    let submit = |deadline| {
         let mut batch = Batch::new();
-        batch.write(&segment, 0, &local.whole()).notify(&segment, "n", &[]);
-        batch
-    };
-    engine.submit(batch()).unwrap().wait().unwrap();
-    // Nobody takes notifications there: after 1,024 of them the queue is full, but each is still answered. So it is stopped
-    // between the bytes and the notification, as far as that can be done from here.
-    let mut announced = 0;
-    for _ in 0..200 {
-        let transfer = engine.submit(batch()).unwrap();
+        batch.write(&pair.segment, 0, &local.whole()).notify(&deaf, "n", &[]).deadline(deadline);
+        let transfer = pair.engine.submit(batch).unwrap();
+        let began = Instant::now();
         while !transfer.requests().iter().all(|state| state.is_over()) {
+            assert!(began.elapsed() < SOON, "the bytes wait for the notification");
             std::thread::yield_now();
         }
+        transfer
+    };
+    // The second waits behind the first one, and was not sent.
+    let cancelled = [submit(SOON), submit(SOON)];
+    for transfer in &cancelled {
         transfer.cancel();
-        match transfer.wait() {
-            Ok(receipt) => assert_eq!(receipt.landed, Landed::Whole),
-            Err(TransferError::Cancelled { landed, fenced }) => {
-                assert_eq!((landed, fenced), (Landed::Whole, true));
-                announced += 1;
-            }
-            Err(TransferError::Notification(why)) => assert!(why.contains("full"), "{why}"),
-            Err(other) => panic!("{other:?}"),
-        }
     }
-    assert!(announced > 0);
+    for transfer in cancelled {
+        let error = transfer.wait_for(SOON).expect("a cancelled transfer does not end").unwrap_err();
+        assert_eq!(error, TransferError::Cancelled { landed: Landed::Whole, fenced: true });
+    }
+    let late = submit(Duration::from_millis(100)).wait().unwrap_err();
+    assert!(matches!(&late, TransferError::Notification(why) if why.contains("100ms")), "{late:?}");
     assert_eq!(local.leases(), 0);
+    other.signal(Signal::SIGCONT);
+    // What comes next is numbered higher, and is taken.
+    pair.engine.notify(&deaf, "n", &[]).wait(SOON).unwrap();
 }
 
 fn is_readable(transfer: &Transfer, limit: Duration) -> bool {
