@@ -1,6 +1,7 @@
 //! Sums over memory that peers may write. Rule: the bytes are copied to a buffer of the caller before they are looked at; no
 //! reference to them is made.
 
+use crc_fast::{CrcAlgorithm, Digest};
 use std::io;
 
 /// Bytes that are copied at once: they stay in the first cache.
@@ -12,12 +13,14 @@ pub(crate) const SUM_BYTES: usize = 16 * 1024;
 /// # Safety
 /// The range is readable for the length of the call, or `vanishing` is set; over a region it is covered by a lease.
 pub(crate) unsafe fn sum(
-    mut crc: u32,
+    crc: u32,
     address: u64,
     length: usize,
     vanishing: bool,
     buffer: &mut [u8; SUM_BYTES],
 ) -> io::Result<u32> {
+    // Its state is the sum before it is inverted.
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     let mut done = 0;
     while done < length {
         let part = &mut buffer[..SUM_BYTES.min(length - done)];
@@ -28,10 +31,10 @@ pub(crate) unsafe fn sum(
             // SAFETY: the caller vouches for the range; the buffer is apart from every region.
             unsafe { orbit_te_memory::copy_out(from as *const u8, part) };
         }
-        crc = crc32c::crc32c_append(crc, part);
+        digest.update(part);
         done += part.len();
     }
-    Ok(crc)
+    Ok(digest.finalize() as u32)
 }
 
 fn ask_kernel(address: u64, part: &mut [u8]) -> io::Result<()> {
