@@ -125,7 +125,7 @@ fn broken_rules() {
     };
     check_closed("a wrong header checksum", normal, damaged(60, 0x5a));
     check_closed("an unknown op", normal, damaged(2, 99));
-    check_closed("an unknown flag", normal, damaged(3, 1));
+    check_closed("an unknown flag", normal, damaged(3, 2));
     check_closed("a request with a status", normal, damaged(4, 1));
     check_closed("a foreign frame magic", normal, damaged(0, b'X'));
     check_closed("garbage", normal, |_, _| vec![0x33; 4096]);

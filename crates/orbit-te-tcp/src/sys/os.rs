@@ -90,8 +90,14 @@ pub fn signs(socket: &impl AsFd) -> Option<StreamSigns> {
     let ms = |value: u32| Duration::from_millis(u64::from(value));
     let again = info.tcpi_retransmits > 0;
     // A window that stays shut is probed as well, but those probes are answered.
-    let unanswered = (again && info.tcpi_unacked > 0) || info.tcpi_probes >= UNANSWERED_PROBES;
-    let just_now = info.tcpi_last_ack_recv < info.tcpi_rto / 1000;
+    let rto_ms = info.tcpi_rto / 1000;
+    let just_now = info.tcpi_last_ack_recv < rto_ms;
+    // Bytes that wait before a window which has room for them: they can't even leave this host.
+    let all_acknowledged = info.tcpi_unacked == 0;
+    let waits = info.tcpi_notsent_bytes > 0;
+    let has_room = waits && all_acknowledged && info.tcpi_snd_wnd >= info.tcpi_snd_mss;
+    let stuck = has_room && !just_now && info.tcpi_last_data_sent >= rto_ms;
+    let unanswered = (again && !all_acknowledged) || info.tcpi_probes >= UNANSWERED_PROBES || stuck;
     // Bytes that the other end had no memory for are sent twice, which looks like more. It is told from that by its window, which has
     // been shut since then: it is looked at after a time that doubles.
     let shut_for = match info.tcpi_backoff {
@@ -103,10 +109,12 @@ pub fn signs(socket: &impl AsFd) -> Option<StreamSigns> {
             SYN_SENT => Some(Duration::MAX),
             _ => unanswered.then(|| ms(info.tcpi_last_ack_recv)),
         },
-        acknowledges: info.tcpi_state != SYN_SENT && !unanswered && (info.tcpi_unacked == 0 || just_now),
+        acknowledges: info.tcpi_state != SYN_SENT
+            && !unanswered
+            && ((all_acknowledged && !has_room) || just_now),
         received: ms(info.tcpi_last_data_recv),
         took: (!again).then(|| ms(info.tcpi_last_data_sent) + shut_for),
-        waits: info.tcpi_notsent_bytes > 0,
+        waits,
     })
 }
 
