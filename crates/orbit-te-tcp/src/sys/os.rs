@@ -109,14 +109,14 @@ pub fn signs(socket: &impl AsFd) -> Option<StreamSigns> {
         0 => Duration::ZERO,
         looks => Duration::from_micros(u64::from(info.tcpi_rto) << looks.min(16)),
     };
+    let acknowledges =
+        info.tcpi_state != SYN_SENT && !unanswered && ((all_acknowledged && !has_room) || just_now);
     Some(StreamSigns {
         unacknowledged_for: match info.tcpi_state {
             SYN_SENT => Some(Duration::MAX),
             _ => unanswered.then(|| ms(info.tcpi_last_ack_recv)),
         },
-        acknowledges: info.tcpi_state != SYN_SENT
-            && !unanswered
-            && ((all_acknowledged && !has_room) || just_now),
+        acknowledged: acknowledges.then(|| ms(info.tcpi_last_ack_recv)),
         received: ms(info.tcpi_last_data_recv),
         took: (!again).then(|| ms(info.tcpi_last_data_sent) + shut_for),
         waits,
