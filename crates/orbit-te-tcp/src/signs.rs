@@ -33,7 +33,7 @@ impl<N: Net> TcpTransport<N> {
             let Some(lane) = self.lanes.get_mut(lane) else { continue };
             let Some(of) = lane.conn.stream().signs() else { continue };
             let told = match &lane.role {
-                Role::Opening { by, .. } => {
+                Role::Opening { by, .. } if down_for.is_some() => {
                     let age = connect_timeout.saturating_sub(by.saturating_duration_since(now));
                     let quiet_for = down_for.filter(|_| of.unacknowledged_for != Some(Duration::MAX));
                     let unacknowledged_for = of.unacknowledged_for.map(|lost| lost.min(age).max(lost_before));
