@@ -134,6 +134,10 @@ impl Link {
     /// An attempt that began then has failed before its hello was answered.
     pub(crate) fn attempt_failed(&mut self, began: Instant, connects: bool, error: &TransportError) {
         use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+        if self.down_since.is_none() {
+            // A lane that is made beside others says nothing of what these meet later.
+            return;
+        }
         let kind = if let TransportError::Io { source, .. } = error { Some(source.kind()) } else { None };
         self.silence = match (kind, self.silence) {
             (Some(TimedOut | HostUnreachable | NetworkUnreachable), earlier) => {

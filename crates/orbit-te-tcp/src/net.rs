@@ -27,11 +27,11 @@ pub struct Ready {
 /// What a stream knows of its other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamSigns {
-    /// For how long the other end's host has acknowledged nothing, if something was sent, and sent again, without an answer.
+    /// For how long the other end's host has acknowledged nothing, if something was sent, and an answer is overdue.
     /// [`Duration::MAX`] for a stream that has never stood.
     pub unacknowledged_for: Option<Duration>,
-    /// Whether the other end's host has acknowledged all that was sent, or something just now.
-    pub acknowledges: bool,
+    /// How long ago the other end's host acknowledged something, if that was all that was sent, or was just now.
+    pub acknowledged: Option<Duration>,
     /// How long ago bytes came.
     pub received: Duration,
     /// At most so long ago the other end made room for more bytes; none while old ones are sent again.

@@ -8,6 +8,9 @@ use crate::transport::TcpTransport;
 use orbit_te_transport::Signs;
 use std::time::{Duration, Instant};
 
+/// By so much a lane's acknowledgement must be later than the last one of another, so that it is news.
+const LATER: Duration = Duration::from_millis(100);
+
 impl<N: Net> TcpTransport<N> {
     /// The signs of life on a link's lanes.
     pub(crate) fn link_signs(&mut self, slot: u32, now: Instant) -> Signs {
@@ -25,12 +28,12 @@ impl<N: Net> TcpTransport<N> {
             };
         }
         let lost_before = signs.unacknowledged_for.unwrap_or_default();
-        let mut acknowledges = false;
+        let mut acknowledged: Option<Duration> = None;
         for lane in lanes {
             let Some(lane) = self.lanes.get_mut(lane) else { continue };
             let Some(of) = lane.conn.stream().signs() else { continue };
             let told = match &lane.role {
-                Role::Opening { by, .. } => {
+                Role::Opening { by, .. } if down_for.is_some() => {
                     let age = connect_timeout.saturating_sub(by.saturating_duration_since(now));
                     let quiet_for = down_for.filter(|_| of.unacknowledged_for != Some(Duration::MAX));
                     let unacknowledged_for = of.unacknowledged_for.map(|lost| lost.min(age).max(lost_before));
@@ -47,10 +50,13 @@ impl<N: Net> TcpTransport<N> {
                 _ => continue,
             };
             signs.add(told);
-            acknowledges |= of.acknowledges;
+            acknowledged = acknowledged.into_iter().chain(of.acknowledged).min();
         }
-        if acknowledges {
-            signs.unacknowledged_for = None;
+        // A lane on which nothing was sent since then says nothing.
+        if let (Some(lost), Some(later)) = (signs.unacknowledged_for, acknowledged) {
+            if later + LATER < lost {
+                signs.unacknowledged_for = None;
+            }
         }
         signs
     }

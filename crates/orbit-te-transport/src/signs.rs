@@ -18,7 +18,7 @@ pub struct LinkLanes {
 /// Signs of life that a peer gives on the lanes of a link on which something is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Signs {
-    /// For how long the peer's *host* has left sent bytes unacknowledged, although they were sent again: the shortest of all lanes.
+    /// For how long the peer's *host* has left sent bytes unacknowledged that it had time for: the shortest of all lanes.
     /// None while it acknowledges on any of them, and where the transport can't tell.
     pub unacknowledged_for: Option<Duration>,
     /// For how long no byte has come from the peer while something is under way: the shortest of all lanes. None when nothing is

@@ -25,7 +25,7 @@ pub enum PeerCondition {
         /// For how long there was no sign of it.
         silent_for: Duration,
     },
-    /// Its host acknowledges nothing, although it was asked again: the host or the path to it is gone, and the connection stands half
+    /// Its host acknowledges nothing, although there was time for it: the host or the path to it is gone, and the connection stands half
     /// open.
     Unreachable {
         /// For how long nothing was acknowledged.

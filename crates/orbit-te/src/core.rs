@@ -75,9 +75,14 @@ impl Active {
     }
 
     /// When it is looked at next if nothing happens before.
+    /// A little past half-way, so that an answer to the question asked then counts as one of the second half.
     fn next_look(&self) -> Instant {
         let deadline = self.transfer.deadline;
-        if self.asked { deadline } else { deadline.checked_sub(self.transfer.after / 2).unwrap_or(deadline) }
+        if self.asked {
+            deadline
+        } else {
+            deadline.checked_sub(self.transfer.after / 8 * 3).unwrap_or(deadline)
+        }
     }
 
     /// The link of the first request that is not over.

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// Probes of a silent connection in a row that tell more than one lost packet.
 const UNANSWERED_PROBES: u8 = 2;
+/// Twice the round trip, and at least this: receivers may wait for 40 ms before they acknowledge, and machines are busy.
+const ACKNOWLEDGED_MS: u32 = 200;
 /// The kernel's number for a connection that is being made.
 const SYN_SENT: u8 = 2;
 /// Events taken from the kernel at once.
@@ -90,23 +92,34 @@ pub fn signs(socket: &impl AsFd) -> Option<StreamSigns> {
     let ms = |value: u32| Duration::from_millis(u64::from(value));
     let again = info.tcpi_retransmits > 0;
     // A window that stays shut is probed as well, but those probes are answered.
-    let unanswered = (again && info.tcpi_unacked > 0) || info.tcpi_probes >= UNANSWERED_PROBES;
-    let just_now = info.tcpi_last_ack_recv < info.tcpi_rto / 1000;
+    // Within this time a host that is there acknowledges what came.
+    let due_ms = ACKNOWLEDGED_MS.max(info.tcpi_rtt / 500);
+    let just_now = info.tcpi_last_ack_recv < due_ms;
+    // Bytes that wait before a window which has room for them: they can't even leave this host.
+    let all_acknowledged = info.tcpi_unacked == 0;
+    let waits = info.tcpi_notsent_bytes > 0;
+    let has_room = waits && all_acknowledged && info.tcpi_snd_wnd >= info.tcpi_snd_mss;
+    let overdue = !just_now && info.tcpi_last_data_sent >= due_ms;
+    let stuck = has_room && overdue;
+    let unanswered =
+        ((again || overdue) && !all_acknowledged) || info.tcpi_probes >= UNANSWERED_PROBES || stuck;
     // Bytes that the other end had no memory for are sent twice, which looks like more. It is told from that by its window, which has
     // been shut since then: it is looked at after a time that doubles.
     let shut_for = match info.tcpi_backoff {
         0 => Duration::ZERO,
         looks => Duration::from_micros(u64::from(info.tcpi_rto) << looks.min(16)),
     };
+    let acknowledges =
+        info.tcpi_state != SYN_SENT && !unanswered && ((all_acknowledged && !has_room) || just_now);
     Some(StreamSigns {
         unacknowledged_for: match info.tcpi_state {
             SYN_SENT => Some(Duration::MAX),
             _ => unanswered.then(|| ms(info.tcpi_last_ack_recv)),
         },
-        acknowledges: info.tcpi_state != SYN_SENT && !unanswered && (info.tcpi_unacked == 0 || just_now),
+        acknowledged: acknowledges.then(|| ms(info.tcpi_last_ack_recv)),
         received: ms(info.tcpi_last_data_recv),
         took: (!again).then(|| ms(info.tcpi_last_data_sent) + shut_for),
-        waits: info.tcpi_notsent_bytes > 0,
+        waits,
     })
 }
 
