@@ -35,8 +35,8 @@ pub struct Faulty<T> {
     target: Arc<Registry>,
     /// What the transport below is doing, as the caller gave it.
     ops: HashMap<Token, Op>,
-    /// Copies of the lists of ops, so that plants find them after the completion. Boxed, so that they stay where they are.
-    lists: Vec<Box<List>>,
+    /// Copies of the lists of ops, so that plants find them after the completion.
+    lists: Vec<List>,
     /// Regions of the target that ops named; kept for plants that reach them when they should not.
     regions: HashMap<RegionId, Region>,
     /// Completions to be given out by the next polls.
@@ -89,7 +89,8 @@ impl<T: Transport> Faulty<T> {
 
     /// The op with this list, which is kept.
     fn with_list(&mut self, op: &Op, local: Vec<u64>, remote: Vec<Piece>) -> Op {
-        let list = Box::new(List { local, remote });
+        let list = List { local, remote };
+        // The vectors' memory stays where it is when they are moved.
         let pieces = Pieces::new(&list.local, &list.remote);
         self.lists.push(list);
         Op { pieces, ..*op }
