@@ -30,8 +30,9 @@ pub(crate) struct SimArgs {
     /// Print the result as one JSON object, alone on stdout.
     ///
     /// `seeds`, `seconds` (wall time), `transfers` (that began) and how many of them `succeeded` or `failed`, `notifications`
-    /// (delivered), `lists` (posted), `damaged` (payload bytes changed on their way), `opened` (segments), `withdrawn` (regions revoked
-    /// or retired), `revoked` (grants alone), `disturbances` (crashes, shutdowns and stalls of processes), `failures` (`seed`, and the `violations` in words).
+    /// (delivered), `lists` (posted), `damaged` (payload bytes changed on their way), `opened` (segments), `withdrawn` (regions
+    /// revoked or retired), `revoked` (grants alone), `disturbances` (crashes, shutdowns and stalls of processes), `failures` (`seed`,
+    /// and the `violations` in words).
     #[arg(long)]
     json: bool,
 }

@@ -163,6 +163,7 @@ impl App {
             slots: vec![Slot::Free; slots],
             shadow: Shadow::new(bytes),
             epoch: 0,
+            renewed_ns: 0,
             exposed: None,
             lasts,
             token_ends_ns: u64::MAX,

@@ -30,6 +30,8 @@ pub(crate) struct Memory {
     pub(crate) shadow: Shadow,
     /// How often all that peers knew of it was made stale, for certain.
     pub(crate) epoch: u32,
+    /// When all of it was last written anew.
+    pub(crate) renewed_ns: u64,
     /// Its name and token, if it is exposed.
     pub(crate) exposed: Option<(String, String)>,
     pub(crate) retiring: bool,

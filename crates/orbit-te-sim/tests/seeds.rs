@@ -1,6 +1,6 @@
 //! Runs of the simulation: clean seeds, and the same seed twice.
 
-use orbit_te_sim::{Faults, Options, run};
+use orbit_te_sim::{Counts, Faults, Options, run};
 
 #[test]
 fn some_seeds_run_clean() {
@@ -53,13 +53,16 @@ fn each_fault_alone_is_lived_with() {
         Faults { damage: 0.2, ..none },
     ];
     for faults in alone {
-        let outcome = run(11, &Options { faults: Some(faults), ..Options::default() });
-        assert!(outcome.violations.is_empty(), "{faults:?}: {}", outcome.violations[0]);
-        let counts = outcome.counts;
-        assert_eq!(counts.damaged > 0, faults.damage > 0.0, "{faults:?}");
-        assert!(
-            counts.succeeded > 0 && counts.notifications > 0 && counts.lists > 0 && counts.revoked > 0,
-            "{faults:?}: nothing was done"
-        );
+        let mut counts = Counts::default();
+        for seed in 11..14 {
+            let outcome = run(seed, &Options { faults: Some(faults), ..Options::default() });
+            assert!(outcome.violations.is_empty(), "{faults:?}, seed {seed}: {}", outcome.violations[0]);
+            counts.add(&outcome.counts);
+        }
+        assert_eq!(counts.damaged > 0, faults.damage > 0.0, "{faults:?}: {counts:?}");
+        let disturbing = faults.stalls + faults.crashes + faults.shutdowns;
+        assert_eq!(counts.disturbances > 0, disturbing > 0.0, "{faults:?}: {counts:?}");
+        let done = [counts.succeeded, counts.notifications, counts.lists, counts.withdrawn, counts.revoked];
+        assert!(!done.contains(&0), "{faults:?}: nothing was done: {counts:?}");
     }
 }

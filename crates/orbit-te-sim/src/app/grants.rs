@@ -149,9 +149,10 @@ impl App {
     }
 
     /// Nothing that was admitted before can land any more: the owner writes all of it.
-    fn renew(&mut self, memory: usize) {
+    pub(super) fn renew(&mut self, memory: usize) {
         let bytes = self.fresh(self.memories[memory].shadow.expected.len());
         self.memories[memory].epoch += 1;
+        self.memories[memory].renewed_ns = self.net.lock().now_ns;
         self.memories[memory].shadow.renew(bytes.clone());
         let of = &self.memories[memory];
         let whole = Area::new(memory, of.slot_bytes, vec![(0, bytes.len())]);

@@ -13,6 +13,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+/// From one renewal of a memory whose slots were lost to the next.
+const RENEW_NS: u64 = 1_400_000_000;
+
 impl App {
     /// Takes what has come.
     pub(super) fn collect(&mut self, life: usize, process: &Process, notes: &mut Notifications) {
@@ -57,6 +60,23 @@ impl App {
                 }
             }
         }
+        for memory in 0..self.memories.len() {
+            if self.memories[memory].life == life && self.is_let_go(memory) {
+                self.renew(memory);
+            }
+        }
+    }
+
+    /// Whether memory that no peer has, and of which transfers had some whose handles were dropped, is the application's own again.
+    /// Not too often: a run in which slots are never scarce takes several times as long.
+    fn is_let_go(&self, memory: usize) -> bool {
+        let of = &self.memories[memory];
+        let lost = of.slots.contains(&Slot::Lost) && !of.slots.contains(&Slot::Busy);
+        lost && of.exposed.is_none()
+            && !of.retired
+            && !of.revoking
+            && of.handle.leases() == 0
+            && self.net.lock().now_ns >= of.renewed_ns + RENEW_NS
     }
 
     fn collect_opened(&mut self, life: usize) {
