@@ -102,7 +102,7 @@ impl Batch {
     }
 
     /// Binds a notification to the batch: it is sent to the segment's owner once all bytes are in place, and the transfer ends
-    /// when it stands in the owner's queue, or with [`TransferError::Notification`]. A batch has one notification; the last one
+    /// when it stands in the owner's queue, or with [`TransferError::Notification`](crate::TransferError::Notification). A batch has one notification; the last one
     /// set counts.
     pub fn notify(&mut self, owner_of: &Segment, name: &str, payload: &[u8]) -> &mut Batch {
         self.notification = Some((owner_of.clone(), name.to_string(), payload.to_vec()));
