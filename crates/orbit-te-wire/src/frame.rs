@@ -57,7 +57,7 @@ pub enum FrameOp {
     /// Request: a table of as many pieces as `offset` says follows; send their bytes in turn, `length` in all. Answered by
     /// [`FrameOp::ReadDone`].
     ReadList = 8,
-    /// Request: `length` payload bytes follow, a [`crate::note`]. Its number, which rises within a session, is in `region`.
+    /// Request: `length` payload bytes follow, a [`crate::notification`]. Its number, which rises within a session, is in `region`.
     Notify = 9,
     /// Answer to [`FrameOp::Notify`]: it stands in the receiver's queue, or `status` says why not. No payload.
     NotifyDone = 10,
