@@ -40,7 +40,7 @@ impl App {
         }
         let mut batch = Batch::new();
         let mut requests = Vec::new();
-        let (alone, lists) = (self.rng.u32(0..3) == 0, self.rng.u32(0..5) < 2);
+        let (alone, lists) = (self.rng.u32(0..3) == 0, self.rng.u32(0..3) == 0);
         if !lists || !alone {
             for _ in 0..self.rng.usize(1..=MOST_REQUESTS) {
                 let opened = mine[self.rng.usize(..mine.len())];

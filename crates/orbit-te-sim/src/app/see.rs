@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 /// From one renewal of a memory whose slots were lost to the next.
-const RENEW_NS: u64 = 1_400_000_000;
+const RENEW_NS: u64 = 1_750_000_000;
 
 impl App {
     /// Takes what has come.
