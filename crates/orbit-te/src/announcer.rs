@@ -74,9 +74,8 @@ impl Announcer {
     /// A transfer's bytes are in place: its notification waits for its turn.
     pub(crate) fn push(&mut self, transfer: Arc<TransferState>, over: &mut Vec<Ended>) {
         let given_up = self.closed.clone().or_else(|| {
-            transfer
-                .is_cancelled()
-                .then_some(TransferError::Cancelled { landed: Landed::Whole, fenced: true })
+            let why = if transfer.is_cancelled() { GivenUp::Cancelled } else { GivenUp::No };
+            why.error(&transfer, IN_PLACE, None, None)
         });
         let Some(link) = transfer.announcement().filter(|_| given_up.is_none()).map(|a| a.link) else {
             return over.push(Ended::Announcement { transfer, error: given_up });
@@ -136,6 +135,7 @@ impl Announcer {
         };
         let Some(mut current) = queue.current.take() else { return };
         self.ready = true;
+        let cause = || links.get(&link).and_then(|status| status.cause());
         let error = match (completion.result, current.given_up) {
             (Ok(()), _) => None,
             (Err(error), GivenUp::No) if is_broken(error.code) => {
@@ -144,14 +144,8 @@ impl Announcer {
                 queue.current = Some(current);
                 return;
             }
-            (Err(error), GivenUp::No) => {
-                let cause = links.get(&link).and_then(|status| status.cause());
-                Some(TransferError::Request { request: 0, error, cause })
-            }
-            (Err(_), given_up) => {
-                let cause = links.get(&link).and_then(|status| status.cause());
-                given_up.error(&current.transfer, IN_PLACE, None, cause)
-            }
+            (Err(error), GivenUp::No) => Some(TransferError::Request { request: 0, error, cause: cause() }),
+            (Err(_), given_up) => given_up.error(&current.transfer, IN_PLACE, None, cause()),
         };
         over.push(Ended::Announcement { transfer: current.transfer, error });
         if matches!(completion.result, Err(OpError { code: OpErrorCode::NoLink, .. })) {
