@@ -2,18 +2,20 @@
 
 use crate::batch::Batch;
 use crate::builder::{EngineBuilder, check, reachable_at};
+use crate::clock;
 use crate::config::Config;
 use crate::control::{ControlThread, Target};
 use crate::error::Error;
 use crate::list::Layout;
 use crate::mailbox::Inbox;
 use crate::notification::Notifications;
-use crate::pending::Pending;
+use crate::pending::{Pending, block_on};
 use crate::prepared::Prepared;
 use crate::region::Slice;
 use crate::retention::Retention;
 use crate::segment::Segment;
 use crate::serving::{Door, Server};
+use crate::session::Session;
 use crate::shared::{EVICTION, Parts, Shared};
 use crate::transfer::Transfer;
 use crate::worker::Worker;
@@ -29,6 +31,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What peers are told last, and the longest wait for that to be written.
+const FAREWELL: &str = "its engine was shut down";
+const FAREWELL_LIMIT: Duration = Duration::from_millis(100);
 
 struct Threads {
     control: ControlThread,
@@ -132,17 +139,22 @@ impl Engine {
         Engine { owner: Arc::new(Owner { shared, threads: Mutex::new(None) }) }
     }
 
-    /// Takes no more work, and tells peers.
+    /// Takes no more work, and tells the peers who ask this engine.
     pub(crate) fn refuse_more(&self) {
         let shared = self.shared();
         shared.closed.store(true, Ordering::Release);
         shared.inbox.close();
-        for peer in shared.peers.lock().iter() {
-            peer.session.goodbye("its engine was shut down");
-        }
         for session in shared.admitted.lock().values() {
-            session.goodbye("its engine was shut down");
+            session.goodbye(FAREWELL);
         }
+    }
+
+    /// Tells the peers whom this engine asks. Not before its workers are done: a peer that was told closes the lanes, and would not
+    /// answer the writes that wait for a fence.
+    pub(crate) fn say_farewell(&self) -> Vec<Arc<Session>> {
+        let sessions: Vec<_> = self.shared().peers.lock().iter().map(|peer| peer.session.clone()).collect();
+        sessions.iter().for_each(|session| session.goodbye(FAREWELL));
+        sessions
     }
 
     /// Its id, new with every start.
@@ -270,6 +282,10 @@ impl Engine {
             if join.thread().id() != std::thread::current().id() && join.join().is_err() {
                 tracing::error!("a thread of the engine panicked");
             }
+        }
+        let written = clock::now() + FAREWELL_LIMIT;
+        for session in self.say_farewell() {
+            block_on(session.ended(), Some(written));
         }
         threads.control.stop();
     }

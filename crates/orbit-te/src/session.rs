@@ -124,6 +124,11 @@ impl Session {
         }
     }
 
+    /// Waits until nothing is written any more.
+    pub(crate) async fn ended(&self) {
+        self.outgoing.closed().await;
+    }
+
     /// What was agreed with the peer.
     pub(crate) fn terms(&self) -> &Terms {
         &self.terms

@@ -120,6 +120,7 @@ impl Process {
     /// Closes the transport of an engine that ends: step until [`Process::is_idle`].
     pub fn close(&self) {
         self.worker.close();
+        self.engine.say_farewell();
     }
 
     /// Whether nothing is under way.
