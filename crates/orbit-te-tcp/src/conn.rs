@@ -303,18 +303,23 @@ impl<S: Stream> Conn<S> {
 
     /// Hands what is queued to the kernel, as far as it takes it.
     pub(crate) fn flush(&mut self) -> Result<(), ConnError> {
-        while self.writable && !self.outbox.is_empty() {
-            // Preparing many ranges costs more than sending a small frame does.
-            if self.outbox[0].is_list() {
-                self.flush_once(&mut [IoRange::EMPTY; MAX_LIST_RANGES])?;
-            } else {
-                self.flush_once(&mut [IoRange::EMPTY; MAX_RANGES])?;
-            }
+        while self.can_send() {
+            self.flush_call()?;
         }
         Ok(())
     }
 
-    fn flush_once(&mut self, ranges: &mut [IoRange]) -> Result<(), ConnError> {
+    /// As [`Conn::flush`], in one call, while [`Conn::can_send`]; how many bytes the kernel took.
+    pub(crate) fn flush_call(&mut self) -> Result<u64, ConnError> {
+        // Preparing many ranges costs more than sending a small frame does.
+        if self.outbox.front().is_some_and(Outgoing::is_list) {
+            self.send_ranges(&mut [IoRange::EMPTY; MAX_LIST_RANGES])
+        } else {
+            self.send_ranges(&mut [IoRange::EMPTY; MAX_RANGES])
+        }
+    }
+
+    fn send_ranges(&mut self, ranges: &mut [IoRange]) -> Result<u64, ConnError> {
         let (used, offered) = self.gather(ranges).map_err(ConnError::Io)?;
         // SAFETY: headers are in the outbox, which does not change before the call returns; payloads are covered by
         // the entry's lease, or by the promise of `Transport::submit` for ops in flight.
@@ -323,12 +328,15 @@ impl<S: Stream> Conn<S> {
                 self.writable = sent == offered;
                 self.note_short(!self.writable);
                 self.advance(sent as u64);
+                Ok(sent as u64)
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.writable = false,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(ConnError::Io(e)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                self.writable = false;
+                Ok(0)
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(e) => Err(ConnError::Io(e)),
         }
-        Ok(())
     }
 
     fn note_short(&mut self, short: bool) {

@@ -4,8 +4,8 @@
 use crc_fast::{CrcAlgorithm, Digest};
 use std::io;
 
-/// Bytes that are copied at once: they stay in the first cache.
-pub(crate) const SUM_BYTES: usize = 16 * 1024;
+/// Bytes that are copied at once: what they were copied from and their copy stay in the first cache together.
+pub(crate) const SUM_BYTES: usize = 4 * 1024;
 
 /// The CRC32C of these bytes after `crc`, the sum of what is before them. `vanishing`: the kernel copies them, and answers
 /// `EFAULT` where touching them would end the process.
