@@ -1,9 +1,10 @@
-//! Where a payload's bytes are: in one place, or in many pieces. Rule: knows addresses and lengths, never touches a byte; walking it
+//! Where a payload's bytes are: in one place, or in many pieces. Rule: knows addresses and lengths, never reads a byte; walking it
 //! allocates nothing.
 
 #![allow(unsafe_code)]
 
 use crate::net::IoRange;
+use crate::sys::fetch_ahead;
 use orbit_te_transport::Pieces;
 use orbit_te_wire::Piece;
 use orbit_te_wire::limits::MAX_PIECES;
@@ -82,7 +83,8 @@ impl Cursor {
         }
     }
 
-    /// Adds the ranges from here on, as many as fit into `ranges` and `most` bytes; how many ranges, and how many bytes.
+    /// Adds the ranges from here on, as many as fit into `ranges` and `most` bytes; how many ranges, and how many bytes. Scattered ones
+    /// are about to be used: their first bytes are asked for.
     pub(crate) fn ranges(
         &self,
         body: &Body,
@@ -92,6 +94,7 @@ impl Cursor {
     ) -> (usize, usize) {
         let (mut used, mut bytes) = (0, 0);
         let mut within = self.within;
+        let scattered = !matches!(body, Body::One(_));
         for at in self.piece..body.count() {
             if used == ranges.len() || bytes == most {
                 break;
@@ -99,6 +102,9 @@ impl Cursor {
             let (address, piece) = body.piece(at, length);
             let take = (piece - within).min((most - bytes) as u64) as usize;
             ranges[used] = IoRange::new(address + within, take);
+            if scattered {
+                fetch_ahead(address + within);
+            }
             used += 1;
             bytes += take;
             within = 0;

@@ -3,10 +3,12 @@
 
 #![allow(unsafe_code)]
 
+mod ahead;
 mod io;
 mod os;
 mod sum;
 
+pub(crate) use ahead::fetch_ahead;
 pub use io::IoRange;
 pub(crate) use io::is_readable;
 pub use os::{Os, signs};
