@@ -237,6 +237,9 @@ impl App {
         }
         // Most turns are for the engine alone.
         let engine = process.engine();
+        if self.net.lock().plant_now(Plant::LostEngine) {
+            std::mem::forget(engine.clone());
+        }
         match self.rng.u32(0..100) {
             0..30 => {
                 for _ in 0..self.rng.usize(1..=3) {

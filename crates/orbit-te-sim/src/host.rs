@@ -153,6 +153,11 @@ impl Host {
         queues::check(*life, "ops", ops, config.tcp.max_ops as usize, &mut net.report);
     }
 
+    /// The process is gone, without a shutdown.
+    pub(crate) fn vanish(self) {
+        self.process.vanish();
+    }
+
     /// Runs something as the process.
     pub(crate) fn enter<T>(&self, f: impl FnOnce(&Process) -> T) -> T {
         let _entered = self.runtime.enter();

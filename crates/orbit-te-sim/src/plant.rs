@@ -30,11 +30,13 @@ pub enum Plant {
     ShutDownTooSoon,
     /// The worker takes more transfers than it may.
     OverfullQueue,
+    /// A handle of an engine is never dropped.
+    LostEngine,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 13] = [
+    pub const ALL: [Plant; 14] = [
         Plant::DoubleCompletion,
         Plant::LostLease,
         Plant::EarlyCompletion,
@@ -48,5 +50,6 @@ impl Plant {
         Plant::GrantGoesOn,
         Plant::ShutDownTooSoon,
         Plant::OverfullQueue,
+        Plant::LostEngine,
     ];
 }

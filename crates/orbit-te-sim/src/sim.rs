@@ -2,7 +2,7 @@
 //! due, and everything due then happens in one order.
 
 use crate::app::{App, Counts};
-use crate::check::{Checker, Violation, ends};
+use crate::check::{Checker, Violation, ends, left};
 use crate::faults::Faults;
 use crate::host::{Ending, Host};
 use crate::net::{Net, Shared};
@@ -10,7 +10,9 @@ use crate::plant::Plant;
 use fastrand::Rng;
 use orbit_te::{Config, TcpConfig};
 use orbit_te_wire::Limits;
+use parking_lot::Mutex;
 use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// For so long the application begins new things.
@@ -64,14 +66,23 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     sim.run();
     let mut net = sim.net.lock();
     sim.app.counts.damaged = net.damage.count;
-    Outcome {
+    let mut outcome = Outcome {
         seed,
         hash: net.trace.hash(),
         virtual_ns: net.now_ns,
         counts: sim.app.counts,
         faults,
-        violations: std::mem::take(&mut net.report.found),
+        violations: Vec::new(),
+    };
+    let mut report = std::mem::take(&mut net.report);
+    drop(net);
+    let net = sim.end();
+    // A run that stops at a violation may leave anything.
+    if report.found.is_empty() {
+        left::check(&net, &mut report);
     }
+    outcome.violations = report.found;
+    outcome
 }
 
 /// Small limits and short times: queues fill and timers fire.
@@ -243,7 +254,7 @@ impl Sim {
         if crash {
             self.net.lock().crash(life, silent);
             self.app.crashed(life);
-            place.host = None;
+            place.host.take().into_iter().for_each(Host::vanish);
             place.start_at = Some(now_ns + pause_ms * 1_000_000);
             place.stalled_until = 0;
         } else if shutdown {
@@ -272,6 +283,12 @@ impl Sim {
             app.crashed(life);
             place.start_at = Some(now_ns + app.pause_ns());
         }
+    }
+
+    /// Takes everything away; what is left then of the network is kept by something that should be gone.
+    fn end(mut self) -> Weak<Mutex<Net>> {
+        self.places.iter_mut().filter_map(|place| place.host.take()).for_each(Host::vanish);
+        Arc::downgrade(&self.net)
     }
 
     fn check_end(&mut self) {

@@ -14,6 +14,7 @@ fn caught(plant: Plant) -> &'static [Checker] {
         Plant::WrongByte | Plant::MisplacedPiece | Plant::GrantGoesOn => &[Checker::Bytes],
         Plant::DamagePasses | Plant::OtherRange => &[Checker::Damage],
         Plant::OverfullQueue => &[Checker::Queues],
+        Plant::LostEngine => &[Checker::Left],
     }
 }
 

@@ -103,6 +103,7 @@ struct Share {
 }
 
 pub(crate) struct Core {
+    /// Dropped first: it points into the transfers.
     transport: Box<dyn Transport>,
     /// Requests whose bytes came damaged.
     damaged: Arc<AtomicU64>,

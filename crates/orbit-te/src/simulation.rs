@@ -123,6 +123,12 @@ impl Process {
         self.engine.say_farewell();
     }
 
+    /// Lets go of what is under way without ending it, as when the process is killed. An engine that is not shut down would otherwise
+    /// stay in memory: a real one always is, by its last handle. Nothing steps it afterwards.
+    pub fn vanish(&self) {
+        self.worker.vanish();
+    }
+
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.worker.is_idle()

@@ -9,6 +9,8 @@
 use crate::clock;
 use crate::config::Config;
 use crate::core::{Command, Core};
+#[cfg(feature = "simulation")]
+use crate::dead::DeadTransport;
 use crate::error::Error;
 use crate::guard;
 use crate::handover::{FOREVER, Handover};
@@ -468,6 +470,16 @@ impl Worker {
     #[cfg(feature = "simulation")]
     pub(crate) fn close(&self) {
         self.handover.core().lock().close(self.handover.ring(), clock::now());
+    }
+
+    /// The process is gone in the middle of everything. The transfers in the core hold this worker, and only here can they be taken out
+    /// of it; the transport is dropped before them, since it points into them.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn vanish(&self) {
+        let empty = Core::new(Box::new(DeadTransport), self.damaged.clone());
+        let core = std::mem::replace(&mut *self.handover.core().lock(), empty);
+        drop(core);
+        while self.handover.ring().pop().is_some() {}
     }
 
     #[cfg(feature = "simulation")]

@@ -4,10 +4,13 @@
 
 mod support;
 
-use orbit_te::{Access, Backing, Batch, Config, Engine, Error, HostBuffer, Transfer, TransferError};
+use orbit_te::{
+    Access, Backing, Batch, ByteLimit, Config, Engine, Error, HostBuffer, Layout, OpKind, Transfer,
+    TransferError,
+};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use support::{Pair, Random, SOON, eventually, pair, pair_with, region, watchdog};
+use support::{Pair, Random, SOON, eventually, pair, pair_of, pair_with, region, watchdog};
 
 /// The tests here count what the process holds, so only one runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -278,4 +281,46 @@ fn retired_memory_is_dropped_while_nobody_asks() {
     pair.target.retire(&retired, SOON).unwrap();
     drop(retired);
     eventually("retired memory is dropped", Duration::from_secs(5), || kept.strong_count() == 0);
+}
+
+/// Everything that an engine is made of holds the limit of its memory, so that whatever outlives it is seen here.
+#[test]
+fn an_ended_engine_leaves_nothing_in_memory() {
+    let (_one, _dog) =
+        (alone(), watchdog("an_ended_engine_leaves_nothing_in_memory", Duration::from_secs(90)));
+    for round in 0..12 {
+        let limit = ByteLimit::new(u64::MAX);
+        let config = || Config { registration_limit: limit.clone(), ..Config::default() };
+        let target = Engine::builder().config(config()).start().unwrap();
+        let Pair { segment, engine, remote, target } = pair_of(4 << 20, target, config());
+        let local = region(&engine, &vec![7; 4 << 20], Access::LOCAL);
+        let all = Layout::Strided { offset: 0, stride_bytes: 2000, block_bytes: 1000, count: 2000 };
+        let list = engine.prepare(OpKind::Write, &local.whole(), all, &segment, all).unwrap();
+        let transfers: Vec<_> = (0..6)
+            .map(|_| {
+                let mut batch = Batch::new();
+                batch.write(&segment, 0, &local.whole()).notify(&segment, "n", &[0; 1000]);
+                let bound = engine.submit(batch).unwrap();
+                let mut batch = Batch::new();
+                batch.list(&list);
+                (bound, engine.submit(batch).unwrap(), engine.notify(&segment, "alone", &[]))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_micros(300 * round));
+        match round % 4 {
+            0 => engine.shutdown(),
+            1 => target.shutdown(),
+            2 => transfers[0].1.cancel(),
+            _ => {}
+        }
+        if round % 3 == 0 {
+            drop((engine, target));
+            drop((transfers, list, segment, local, remote));
+        } else {
+            drop((transfers, list, segment, local, remote));
+            drop((target, engine));
+        }
+        // A transfer's end may still be told by a thread of its own.
+        eventually("both engines are gone", SOON, || std::sync::Arc::strong_count(&limit) == 1);
+    }
 }

@@ -4,6 +4,7 @@ pub(crate) mod bytes;
 pub(crate) mod damage;
 pub(crate) mod ends;
 pub(crate) mod leases;
+pub(crate) mod left;
 pub(crate) mod notes;
 pub(crate) mod once;
 pub(crate) mod queues;
@@ -30,6 +31,8 @@ pub enum Checker {
     Queues,
     /// Every transfer ends in time.
     Ends,
+    /// Engines that have ended leave nothing in memory.
+    Left,
 }
 
 /// A promise that was broken.
