@@ -60,12 +60,19 @@ impl<N: Net> TcpTransport<N> {
             state.touched |= touched;
         }
         self.fail_op(op, OpError::new(OpErrorCode::Cancelled));
+        self.next_cancel = Some(self.next_cancel.map_or(grace, |at| at.min(grace)));
         self.wake_by(grace);
         self.pump_later(link);
     }
 
     /// Breaks the lanes that have not answered a cancelled write in time.
     pub(crate) fn cancel_timers(&mut self, now: Instant) {
+        // Looking through all ops is for the few moments when some of them wait for that.
+        match self.next_cancel {
+            None => return,
+            Some(at) if at > now => return self.wake_by(at),
+            Some(_) => self.next_cancel = None,
+        }
         let late = self.ops.find(|o| o.parts > 0 && o.cancel_by.is_some_and(|at| at <= now));
         for slot in self.lanes_with(&late) {
             if let Some(lane) = self.lanes.take(slot) {
@@ -74,11 +81,11 @@ impl<N: Net> TcpTransport<N> {
                 self.lane_broke(slot, lane, TransportError::Io { what: "a data lane".into(), source }, now);
             }
         }
-        let mut next = None;
         for op in self.ops.find(|o| o.parts > 0 && o.cancel_by.is_some()) {
-            next = self.ops.get_mut(op).and_then(|o| o.cancel_by).into_iter().chain(next).min();
+            self.next_cancel =
+                self.ops.get_mut(op).and_then(|o| o.cancel_by).into_iter().chain(self.next_cancel).min();
         }
-        if let Some(at) = next {
+        if let Some(at) = self.next_cancel {
             self.wake_by(at);
         }
     }

@@ -10,6 +10,8 @@ use std::io;
 
 /// Bytes in one system call, so that one lane does not hold the worker for long.
 pub(crate) const MAX_CALL_BYTES: usize = 1024 * 1024;
+/// A rest of so many bytes goes along: a header before a payload of just that size would otherwise cost a call for its last bytes.
+const REST_BYTES: u64 = 64 * 1024;
 
 pub(crate) struct Outgoing {
     pub(crate) header: [u8; FRAME_BYTES],
@@ -76,7 +78,7 @@ impl Outgoing {
         let behind = skip.saturating_sub(self.ahead()).min(self.length);
         let left = self.length - behind;
         if left > 0 {
-            let most = left.min(most as u64) as usize;
+            let most = if left <= most as u64 + REST_BYTES { left as usize } else { most };
             let room = ranges.len() - usize::from(self.sum.is_some());
             let (count, bytes) = at.ranges(&self.body, self.length, &mut ranges[used..room], most);
             used += count;

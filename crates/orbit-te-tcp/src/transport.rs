@@ -85,6 +85,8 @@ pub struct TcpTransport<N: Net = Os> {
     pub(crate) next_request: u64,
     /// When something is due, at the earliest.
     next_timer: Option<Instant>,
+    /// When a cancelled write has waited long enough for its answer, at the earliest.
+    pub(crate) next_cancel: Option<Instant>,
     /// Whether the present lateness was excused already.
     excused: bool,
     closed: bool,
@@ -130,6 +132,7 @@ impl<N: Net> TcpTransport<N> {
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             next_request: 1,
             next_timer: None,
+            next_cancel: None,
             excused: false,
             closed: false,
             config,
