@@ -366,9 +366,10 @@ impl<S: Stream> Conn<S> {
         let mut offered = 0;
         let mut skip = self.front_sent;
         let mut at = self.front_at;
+        let alone = self.outbox.len() == 1 && skip == 0;
         for out in &mut self.outbox {
             // Room for a header, a table, a first piece and a trailer.
-            let limit = out.call_bytes();
+            let limit = if alone { out.first_call_bytes() } else { out.call_bytes() };
             if used + 4 > ranges.len() || offered >= limit {
                 break;
             }

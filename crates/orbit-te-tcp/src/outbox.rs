@@ -7,11 +7,14 @@ use crate::net::IoRange;
 use orbit_te_memory::Lease;
 use orbit_te_wire::{FRAME_BYTES, TRAILER_BYTES};
 use std::io;
+use std::ops::RangeInclusive;
 
 /// Bytes in one system call, so that one lane does not hold the worker for long.
 pub(crate) const MAX_CALL_BYTES: usize = 1024 * 1024;
 /// A rest of so many bytes goes along: a header before a payload of just that size would otherwise cost a call for its last bytes.
-const REST_BYTES: u64 = 64 * 1024;
+const REST_BYTES: u64 = 4 * 1024;
+/// Payloads that fit into one packet of the loopback interface, or nearly, and are large enough to be halved.
+const HALVED_BYTES: RangeInclusive<u64> = 32 * 1024..=64 * 1024;
 
 pub(crate) struct Outgoing {
     pub(crate) header: [u8; FRAME_BYTES],
@@ -49,6 +52,12 @@ impl Outgoing {
     /// How many bytes a call that it is part of may have.
     pub(crate) fn call_bytes(&self) -> usize {
         if self.sum.is_some() { CHECKED_CALL_BYTES } else { MAX_CALL_BYTES }
+    }
+
+    /// The same for its first call where nothing else waits. What fits into one packet of the loopback interface reaches the peer when
+    /// all of it was copied: in two halves, the peer takes the first while the second is copied.
+    pub(crate) fn first_call_bytes(&self) -> usize {
+        if HALVED_BYTES.contains(&self.length) { self.bytes() as usize / 2 } else { self.call_bytes() }
     }
 
     /// Adds the ranges that follow its first `skip` bytes, whose payload ends at `at`: how many ranges, how many bytes, and whether
