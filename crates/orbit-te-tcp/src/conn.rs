@@ -85,6 +85,8 @@ pub(crate) struct Conn<S> {
     /// Of the payload that is complete.
     verdict: Verdict,
     outbox: VecDeque<Outgoing>,
+    /// Earlier requests wait for their answers: fewer calls are better than an early first byte.
+    busy: bool,
     /// Tables that no list request uses now; they are used again.
     tables: Vec<Table>,
     /// The table that is being received, or was.
@@ -112,6 +114,7 @@ impl<S: Stream> Conn<S> {
             inbox: Inbox::Header,
             verdict: Verdict::Good,
             outbox: VecDeque::with_capacity(frames),
+            busy: false,
             tables: Vec::new(),
             table: None,
             list_answers: 0,
@@ -130,6 +133,11 @@ impl<S: Stream> Conn<S> {
         self.readable |= readable || read_closed;
         self.writable |= writable;
         self.read_closed |= read_closed;
+    }
+
+    /// Says whether earlier requests wait for their answers.
+    pub(crate) fn set_busy(&mut self, busy: bool) {
+        self.busy = busy;
     }
 
     /// Whether queued frames can be sent now.
@@ -366,7 +374,7 @@ impl<S: Stream> Conn<S> {
         let mut offered = 0;
         let mut skip = self.front_sent;
         let mut at = self.front_at;
-        let alone = self.outbox.len() == 1 && skip == 0;
+        let alone = !self.busy && self.outbox.len() == 1 && skip == 0;
         for out in &mut self.outbox {
             // Room for a header, a table, a first piece and a trailer.
             let limit = if alone { out.first_call_bytes() } else { out.call_bytes() };

@@ -54,7 +54,7 @@ impl Outgoing {
         if self.sum.is_some() { CHECKED_CALL_BYTES } else { MAX_CALL_BYTES }
     }
 
-    /// The same for its first call where nothing else waits. What fits into one packet of the loopback interface reaches the peer when
+    /// The same for its first call where nothing else is under way. What fits into one packet of the loopback interface reaches the peer when
     /// all of it was copied: in two halves, the peer takes the first while the second is copied.
     pub(crate) fn first_call_bytes(&self) -> usize {
         if HALVED_BYTES.contains(&self.length) { self.bytes() as usize / 2 } else { self.call_bytes() }

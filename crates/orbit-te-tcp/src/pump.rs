@@ -123,6 +123,7 @@ impl<N: Net> TcpTransport<N> {
             None => lane.conn.push(&frame, address, payload, verify, None),
             Some(pieces) => lane.conn.push_list(&frame, pieces, payload, verify),
         }
+        lane.conn.set_busy(!asking.pending.is_empty());
         asking.push(id, Asked::Part { op, kind, address, length });
         self.next_request += 1;
         state.assigned += length;

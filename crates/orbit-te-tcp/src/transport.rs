@@ -87,8 +87,8 @@ pub struct TcpTransport<N: Net = Os> {
     next_timer: Option<Instant>,
     /// When a cancelled write has waited long enough for its answer, at the earliest.
     pub(crate) next_cancel: Option<Instant>,
-    /// Whether the present lateness was excused already.
-    excused: bool,
+    /// The end of the time for which being late is excused.
+    excused_until: Option<Instant>,
     closed: bool,
 }
 
@@ -133,7 +133,7 @@ impl<N: Net> TcpTransport<N> {
             next_request: 1,
             next_timer: None,
             next_cancel: None,
-            excused: false,
+            excused_until: None,
             closed: false,
             config,
             identity,
@@ -474,13 +474,18 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
         let found = out.completions.len() + out.events.len();
         self.take_events();
         if let Some(at) = self.next_timer.filter(|at| *at <= now) {
-            if now - at > VERY_LATE && !self.excused {
+            match self.excused_until {
                 // This process was stopped, not its peers: what they have sent meanwhile is looked at first.
-                self.excused = true;
-                self.next_timer = Some(now + EXCUSE);
-            } else {
-                self.excused = false;
-                self.run_timers(now);
+                None if now - at > VERY_LATE => {
+                    self.excused_until = Some(now + EXCUSE);
+                    self.next_timer = self.excused_until;
+                }
+                // What an op that was submitted just now finds overdue is no news.
+                Some(until) if until > now => self.next_timer = Some(until),
+                _ => {
+                    self.excused_until = None;
+                    self.run_timers(now);
+                }
             }
         }
         let round = self.to_serve.len();

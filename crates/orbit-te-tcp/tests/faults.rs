@@ -182,3 +182,22 @@ fn times_without_end() {
         |i: &Initiator| i.events.iter().any(|e| matches!(e, orbit_te_transport::Event::LinkDown { .. }));
     initiator.poll_until("the link is down", Duration::from_secs(10), down);
 }
+
+/// A process that was stopped while it made its lanes: its peer is not to blame, whatever is overdue when it goes on.
+#[test]
+fn stopped_while_making_lanes() {
+    let _dog = watchdog("stopped_while_making_lanes", Duration::from_secs(60));
+    let target = Target::local();
+    let remote = target.region(LEN, Access::SHARED, |at| at as u8);
+    let soon = Duration::from_millis(200);
+    let config = TcpConfig { connect_timeout: soon, unreachable_after: soon, ..TcpConfig::default() };
+    let mut initiator = Initiator::new(config);
+    let link = initiator.connect(target.me.peer, target.at, SESSION);
+    let local = initiator.region(&vec![0; LEN]);
+    // Nobody polls it, as if the process were stopped. A timer of it is later than a second then.
+    std::thread::sleep(Duration::from_millis(1500));
+    initiator.poll();
+    let token = initiator.begin(OpKind::Read, link, &local, &remote, 0);
+    let completion = initiator.wait(token, Duration::from_secs(10));
+    assert_eq!((completion.result, completion.bytes), (Ok(()), LEN as u64));
+}
