@@ -179,6 +179,10 @@ impl<S> Lanes<S> {
         self.slots.get_mut(slot)?.as_mut()
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane<S>> {
+        self.slots.iter_mut().flatten()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneSlot, &Lane<S>)> {
         self.slots.iter().enumerate().filter_map(|(slot, lane)| lane.as_ref().map(|l| (slot, l)))
     }

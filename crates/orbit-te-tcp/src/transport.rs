@@ -214,11 +214,12 @@ impl<N: Net> TcpTransport<N> {
     }
 
     /// Takes an op in that waits for a lane of its link.
-    fn queue_op(&mut self, op: Op, notice: Option<u64>) {
+    fn queue_op(&mut self, op: Op, notice: Option<u64>, now: Instant) {
         if let (Some(slot), Some(link)) = (self.ops.insert(op, notice), self.find_link(op.link)) {
             link.queue.push(op.priority, slot);
             if let Some(down) = link.down_since {
-                let at = down + self.config.unreachable_after;
+                // A time in the past would look as if this process had been stopped since.
+                let at = (down + self.config.unreachable_after).max(now);
                 self.wake_by(at);
             }
             self.pump_later(op.link.slot);
@@ -296,6 +297,19 @@ impl<N: Net> TcpTransport<N> {
                 if let Some(session) = self.sessions.get_mut(&answering.session) {
                     session.lanes.remove(&answering.number);
                 }
+            }
+        }
+    }
+
+    /// Time while this process was stopped does not count for links without a lane: their peers may have been stopped as well, or may
+    /// have given up connections on which nothing came.
+    fn begin_anew(&mut self, now: Instant) {
+        for link in self.links.iter_mut().filter_map(|entry| entry.link.as_mut()) {
+            link.down_since = link.down_since.map(|_| now);
+        }
+        for lane in self.lanes.iter_mut() {
+            if let Role::Opening { by, .. } = &mut lane.role {
+                *by = now + self.config.connect_timeout;
             }
         }
     }
@@ -439,7 +453,7 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             } else if self.find_link(op.link).is_none() {
                 self.refuse_op(op, OpErrorCode::NoLink);
             } else {
-                self.queue_op(*op, None);
+                self.queue_op(*op, None, now);
             }
         }
         self.pump_all(now);
@@ -458,7 +472,7 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
         } else if self.find_link(op.link).is_none() {
             self.refuse_op(&op, OpErrorCode::NoLink);
         } else {
-            self.queue_op(op, Some(notice.number));
+            self.queue_op(op, Some(notice.number), now);
             self.pump_all(now);
         }
         true
@@ -479,6 +493,7 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
                 None if now - at > VERY_LATE => {
                     self.excused_until = Some(now + EXCUSE);
                     self.next_timer = self.excused_until;
+                    self.begin_anew(now);
                 }
                 // What an op that was submitted just now finds overdue is no news.
                 Some(until) if until > now => self.next_timer = Some(until),

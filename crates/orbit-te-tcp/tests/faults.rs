@@ -14,6 +14,7 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 use support::initiator::Initiator;
 use support::peer::{RawLane, SESSION};
+use support::proxy::Proxy;
 use support::target::Target;
 use support::{pattern_bytes, watchdog};
 
@@ -183,19 +184,28 @@ fn times_without_end() {
     initiator.poll_until("the link is down", Duration::from_secs(10), down);
 }
 
-/// A process that was stopped while it made its lanes: its peer is not to blame, whatever is overdue when it goes on.
+/// A process that was stopped while it made its lanes: its peer is not to blame, whatever is overdue when it goes on, and even if
+/// the peer has given up the first attempt.
 #[test]
 fn stopped_while_making_lanes() {
+    check_stopped_while_making_lanes(false);
+    check_stopped_while_making_lanes(true);
+}
+
+fn check_stopped_while_making_lanes(given_up: bool) {
     let _dog = watchdog("stopped_while_making_lanes", Duration::from_secs(60));
     let target = Target::local();
     let remote = target.region(LEN, Access::SHARED, |at| at as u8);
-    let soon = Duration::from_millis(200);
-    let config = TcpConfig { connect_timeout: soon, unreachable_after: soon, ..TcpConfig::default() };
+    let (soon, later) = (Duration::from_millis(200), Duration::from_secs(1));
+    let config = TcpConfig { connect_timeout: soon, unreachable_after: later, ..TcpConfig::default() };
     let mut initiator = Initiator::new(config);
-    let link = initiator.connect(target.me.peer, target.at, SESSION);
+    let proxy = Proxy::start(target.at);
+    proxy.turn_away(given_up);
+    let link = initiator.connect(target.me.peer, proxy.at, SESSION);
     let local = initiator.region(&vec![0; LEN]);
     // Nobody polls it, as if the process were stopped. A timer of it is later than a second then.
     std::thread::sleep(Duration::from_millis(1500));
+    proxy.turn_away(false);
     initiator.poll();
     let token = initiator.begin(OpKind::Read, link, &local, &remote, 0);
     let completion = initiator.wait(token, Duration::from_secs(10));
