@@ -179,6 +179,7 @@ impl<S> Lanes<S> {
         self.slots.get_mut(slot)?.as_mut()
     }
 
+    /// All lanes, in order of their slots.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane<S>> {
         self.slots.iter_mut().flatten()
     }

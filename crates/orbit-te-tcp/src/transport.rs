@@ -77,7 +77,7 @@ pub struct TcpTransport<N: Net = Os> {
     pub(crate) to_pump: Vec<u32>,
     /// Those of them whose turn it is.
     pub(crate) pumping: Vec<u32>,
-    /// What may still be handed to the kernel in this call.
+    /// What calls may still hand to the kernel before the next poll, which has no bound itself.
     may_send_bytes: u64,
     pub(crate) done: VecDeque<Completion>,
     pub(crate) news: Vec<Event>,

@@ -1,7 +1,7 @@
 //! Asking the CPU for memory ahead of its use. Rule: a hint, for any address; it touches nothing and never faults.
 
 /// Bytes at the start of a piece that are asked for. The CPU finds the rest of a page by itself, but not the next page of a scattered
-/// list: on the machine where this was measured that wait was a fifth of the time of a piece of 4 KiB, and asking for more than the
+/// list: on the machine where this was measured that wait was a sixth of the time of a piece of 4 KiB, and asking for more than the
 /// first lines took longer again.
 pub(crate) const AHEAD_BYTES: usize = 256;
 const LINE_BYTES: usize = 64;
