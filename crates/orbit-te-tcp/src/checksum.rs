@@ -1,5 +1,5 @@
-//! Sums of payloads while they are sent and as they arrive. Rule: a sum covers what was offered to the kernel or came from it, so the
-//! bytes are still in the cache; nothing is read before its time, and nothing twice.
+//! Sums of payloads while they are sent and as they arrive. Rule: a sum covers what the kernel has just copied or is about to, so the
+//! bytes are in the cache; nothing is read before its time, and nothing twice.
 
 #![allow(unsafe_code)]
 
@@ -13,8 +13,7 @@ use orbit_te_transport::{Mismatch, OpError, OpErrorCode, Verify};
 use orbit_te_wire::{Frame, TRAILER_BYTES};
 use std::io;
 
-/// Bytes of a verified payload in one system call: they stay in the second cache between the sum and the kernel's copy. Half of it,
-/// or a quarter, made 1 MiB a tenth slower where this was measured, and summing behind the kernel's copy no faster.
+/// Bytes of a verified payload that are received in one system call: they stay in the second cache between the kernel's copy and the sum.
 pub(crate) const CHECKED_CALL_BYTES: usize = 512 * 1024;
 
 /// The sum of a payload's first bytes.

@@ -336,6 +336,11 @@ impl<S: Stream> Conn<S> {
                 self.writable = sent == offered;
                 self.note_short(!self.writable);
                 self.advance(sent as u64);
+                let begun = self.front_sent;
+                self.outbox
+                    .front_mut()
+                    .map_or(Ok(()), |front| front.sum_sent(begun))
+                    .map_err(ConnError::Io)?;
                 Ok(sent as u64)
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -377,7 +382,7 @@ impl<S: Stream> Conn<S> {
         let alone = !self.busy && self.outbox.len() == 1 && skip == 0;
         for out in &mut self.outbox {
             // Room for a header, a table, a first piece and a trailer.
-            let limit = if alone { out.first_call_bytes() } else { out.call_bytes() };
+            let limit = if alone { out.first_call_bytes() } else { MAX_CALL_BYTES };
             if used + 4 > ranges.len() || offered >= limit {
                 break;
             }

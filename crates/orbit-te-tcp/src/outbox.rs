@@ -1,8 +1,8 @@
-//! One frame that waits to be sent, and the ranges in which it is offered to the kernel. Rule: a trailer is made once the last byte
-//! of its payload is about to be offered, and offered in the same call.
+//! One frame that waits to be sent, and the ranges in which it is offered to the kernel. Rule: a payload is summed behind the kernel's
+//! copy of it, while the peer takes that; only its last bytes are summed before they are offered, in one call with the trailer.
 
 use crate::body::{Body, Cursor};
-use crate::checksum::{CHECKED_CALL_BYTES, Sum};
+use crate::checksum::Sum;
 use crate::net::IoRange;
 use orbit_te_memory::Lease;
 use orbit_te_wire::{FRAME_BYTES, TRAILER_BYTES};
@@ -13,6 +13,8 @@ use std::ops::RangeInclusive;
 pub(crate) const MAX_CALL_BYTES: usize = 1024 * 1024;
 /// A rest of so many bytes goes along: a header before a payload of just that size would otherwise cost a call for its last bytes.
 const REST_BYTES: u64 = 4 * 1024;
+/// The last bytes of a verified payload, which go with its trailer: so few that the peer hardly waits for their sum.
+const LAST_BYTES: u64 = 16 * 1024;
 /// Payloads that fit into one packet of the loopback interface, or nearly, and are large enough to be halved.
 const HALVED_BYTES: RangeInclusive<u64> = 32 * 1024..=64 * 1024;
 
@@ -49,15 +51,16 @@ impl Outgoing {
         !matches!(self.body, Body::One(_))
     }
 
-    /// How many bytes a call that it is part of may have.
-    pub(crate) fn call_bytes(&self) -> usize {
-        if self.sum.is_some() { CHECKED_CALL_BYTES } else { MAX_CALL_BYTES }
-    }
-
-    /// The same for its first call where nothing else is under way. What fits into one packet of the loopback interface reaches the peer when
+    /// How many bytes its first call may have where nothing else is under way. What fits into one packet of the loopback interface reaches the peer when
     /// all of it was copied: in two halves, the peer takes the first while the second is copied.
     pub(crate) fn first_call_bytes(&self) -> usize {
-        if HALVED_BYTES.contains(&self.length) { self.bytes() as usize / 2 } else { self.call_bytes() }
+        if HALVED_BYTES.contains(&self.length) { self.bytes() as usize / 2 } else { MAX_CALL_BYTES }
+    }
+
+    /// The kernel has taken its first `sent` bytes.
+    pub(crate) fn sum_sent(&mut self, sent: u64) -> io::Result<()> {
+        let payload = sent.saturating_sub(self.ahead()).min(self.length);
+        self.sum.as_mut().map_or(Ok(()), |sum| sum.cover(&self.body, self.length, payload))
     }
 
     /// Adds the ranges that follow its first `skip` bytes, whose payload ends at `at`: how many ranges, how many bytes, and whether
@@ -87,19 +90,18 @@ impl Outgoing {
         let behind = skip.saturating_sub(self.ahead()).min(self.length);
         let left = self.length - behind;
         if left > 0 {
-            let most = if left <= most as u64 + REST_BYTES { left as usize } else { most };
+            let kept = if self.sum.is_some() && left > LAST_BYTES { LAST_BYTES } else { 0 };
+            let most = if left - kept <= most as u64 + REST_BYTES { (left - kept) as usize } else { most };
             let room = ranges.len() - usize::from(self.sum.is_some());
             let (count, bytes) = at.ranges(&self.body, self.length, &mut ranges[used..room], most);
             used += count;
             offered += bytes;
-            if let Some(sum) = &mut self.sum {
-                sum.cover(&self.body, self.length, behind + bytes as u64)?;
-            }
             if (bytes as u64) < left {
                 return Ok((used, offered, false));
             }
         }
-        if let Some(sum) = &self.sum {
+        if let Some(sum) = &mut self.sum {
+            sum.cover(&self.body, self.length, self.length)?;
             self.trailer = sum.trailer();
             let skip = skip.saturating_sub(self.ahead() + self.length) as usize;
             ranges[used] = IoRange::bytes(&self.trailer[skip..]);

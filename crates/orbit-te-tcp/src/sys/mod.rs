@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 mod ahead;
+mod fold;
 mod io;
 mod os;
 mod sum;
