@@ -7,7 +7,7 @@ use crate::body::{Body, Cursor};
 use crate::lane::{Answering, Asking};
 use crate::net::{IoRange, Net};
 use crate::ops::OpSlot;
-use crate::sys::{self, SUM_BYTES};
+use crate::sys;
 use crate::transport::TcpTransport;
 use orbit_te_transport::{Mismatch, OpError, OpErrorCode, Verify};
 use orbit_te_wire::{Frame, TRAILER_BYTES};
@@ -34,7 +34,7 @@ impl Sum {
 
     /// Goes on until the first so many bytes are in it.
     pub(crate) fn cover(&mut self, body: &Body, length: u64, first: u64) -> io::Result<()> {
-        let mut buffer = [0; SUM_BYTES];
+        let mut buffer = sys::Buffer::new();
         while self.done < first {
             let mut ranges = [IoRange::EMPTY; 16];
             let most = usize::try_from(first - self.done).unwrap_or(usize::MAX);

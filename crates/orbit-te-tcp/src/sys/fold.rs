@@ -8,27 +8,19 @@
 /// Bytes that are left of any number of them.
 pub(super) const BLOCK_BYTES: usize = 512;
 
-/// The first whole blocks of a range, shortened to one. `crc` is the sum of what is before them.
-pub(super) struct Folded {
-    /// Its sum, begun with a register of zero, is that of the bytes.
-    pub(super) block: [u8; BLOCK_BYTES],
-    /// How many bytes it stands for.
-    pub(super) bytes: usize,
-}
-
-/// Shortens the first whole blocks of a range; none where they are too few for that to pay, or on a processor that can't.
+/// Shortens the first whole blocks of a range to one; how many bytes they were. None where they are too few for that to pay, or on a
+/// processor that can't. `crc` is the sum of what is before them; the sum of the block, begun with a register of zero, has both in it.
 ///
 /// # Safety
 /// The range is readable for the length of the call.
-pub(super) unsafe fn fold(crc: u32, address: u64, length: usize) -> Option<Folded> {
+pub(super) unsafe fn fold(crc: u32, address: u64, length: usize, into: &mut [u8; BLOCK_BYTES]) -> usize {
     let blocks = length / BLOCK_BYTES;
     if blocks < 2 || !is_possible() {
-        return None;
+        return 0;
     }
-    let mut block = [0; BLOCK_BYTES];
     // SAFETY: the processor has the instructions, and the caller vouches for the range, which has these blocks.
-    unsafe { fold_blocks(!crc, address, blocks, &mut block) };
-    Some(Folded { block, bytes: blocks * BLOCK_BYTES })
+    unsafe { fold_blocks(!crc, address, blocks, into) };
+    blocks * BLOCK_BYTES
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]

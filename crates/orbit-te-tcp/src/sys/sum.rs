@@ -1,12 +1,22 @@
 //! Sums over memory that peers may write. Rule: no reference to it is made; each byte is read once, in place where the processor
 //! can, else through a buffer of the caller.
 
-use super::fold::{Folded, fold};
+use super::fold::{BLOCK_BYTES, fold};
 use crc_fast::{CrcAlgorithm, Digest};
 use std::io;
 
 /// Bytes that are copied at once: what they were copied from and their copy stay in the first cache together.
-pub(crate) const SUM_BYTES: usize = 4 * 1024;
+const PART_BYTES: usize = 4 * 1024;
+
+/// Room for a part. No store of a vector register to it is in two lines of the cache.
+#[repr(align(64))]
+pub(crate) struct Buffer([u8; PART_BYTES]);
+
+impl Buffer {
+    pub(crate) fn new() -> Buffer {
+        Buffer([0; PART_BYTES])
+    }
+}
 
 /// The CRC32C of these bytes after `crc`, the sum of what is before them. `vanishing`: the kernel copies them, and answers
 /// `EFAULT` where touching them would end the process.
@@ -18,19 +28,19 @@ pub(crate) unsafe fn sum(
     address: u64,
     length: usize,
     vanishing: bool,
-    buffer: &mut [u8; SUM_BYTES],
+    Buffer(buffer): &mut Buffer,
 ) -> io::Result<u32> {
     let (mut crc, mut done) = (crc, 0);
     if !vanishing {
+        let block = buffer.first_chunk_mut::<BLOCK_BYTES>().expect("a part is longer than a block");
         // SAFETY: the caller vouches for the range.
-        if let Some(Folded { block, bytes }) = unsafe { fold(crc, address, length) } {
-            // The sum before is in the block.
-            crc = digest(u32::MAX, &block);
-            done = bytes;
+        done = unsafe { fold(crc, address, length, block) };
+        if done > 0 {
+            crc = digest(u32::MAX, block);
         }
     }
     while done < length {
-        let part = &mut buffer[..SUM_BYTES.min(length - done)];
+        let part = &mut buffer[..PART_BYTES.min(length - done)];
         let from = address + done as u64;
         if vanishing {
             ask_kernel(from, part)?;
@@ -74,7 +84,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn fast(crc: u32, bytes: &[u8], vanishing: bool) -> u32 {
-        let mut buffer = [0; SUM_BYTES];
+        let mut buffer = Buffer::new();
         // SAFETY: the slice lives for the length of the call.
         unsafe { sum(crc, bytes.as_ptr() as u64, bytes.len(), vanishing, &mut buffer) }
             .expect("the bytes are there")
