@@ -34,7 +34,7 @@ impl Sum {
 
     /// Goes on until the first so many bytes are in it.
     pub(crate) fn cover(&mut self, body: &Body, length: u64, first: u64) -> io::Result<()> {
-        let mut buffer = sys::Buffer::new();
+        let mut sum = sys::Summing::from(self.crc);
         while self.done < first {
             let mut ranges = [IoRange::EMPTY; 16];
             let most = usize::try_from(first - self.done).unwrap_or(usize::MAX);
@@ -43,7 +43,7 @@ impl Sum {
                 let (address, length) = (range.address(), range.len());
                 // SAFETY: a lane has this body, so its memory is covered by the lease of the request, or by the promise of
                 // `Transport::submit` for an op in flight; memory that may vanish is said to be such.
-                self.crc = unsafe { sys::sum(self.crc, address, length, self.vanishing, &mut buffer) }?;
+                unsafe { sum.add(address, length, self.vanishing) }?;
             }
             if bytes == 0 {
                 // Pieces of length zero, which the target refuses: their sum does not matter.
@@ -52,6 +52,7 @@ impl Sum {
             self.at.advance(body, length, bytes as u64);
             self.done += bytes as u64;
         }
+        self.crc = sum.crc();
         Ok(())
     }
 

@@ -13,4 +13,4 @@ pub(crate) use ahead::fetch_ahead;
 pub use io::IoRange;
 pub(crate) use io::is_readable;
 pub use os::{Os, signs};
-pub(crate) use sum::{Buffer, sum};
+pub(crate) use sum::Summing;

@@ -8,50 +8,76 @@ use std::io;
 /// Bytes that are copied at once: what they were copied from and their copy stay in the first cache together.
 const PART_BYTES: usize = 4 * 1024;
 
-/// Room for a part. No store of a vector register to it is in two lines of the cache.
-#[repr(align(64))]
-pub(crate) struct Buffer([u8; PART_BYTES]);
-
-impl Buffer {
-    pub(crate) fn new() -> Buffer {
-        Buffer([0; PART_BYTES])
-    }
+/// A sum that goes on over range after range.
+pub(crate) struct Summing {
+    /// Of all bytes but those in the block.
+    crc: u32,
+    /// The buffer's first bytes are a block that stands for the bytes before, and for `crc`.
+    folded: bool,
+    buffer: Buffer,
 }
 
-/// The CRC32C of these bytes after `crc`, the sum of what is before them. `vanishing`: the kernel copies them, and answers
-/// `EFAULT` where touching them would end the process.
-///
-/// # Safety
-/// The range is readable for the length of the call, or `vanishing` is set; over a region it is covered by a lease.
-pub(crate) unsafe fn sum(
-    crc: u32,
-    address: u64,
-    length: usize,
-    vanishing: bool,
-    Buffer(buffer): &mut Buffer,
-) -> io::Result<u32> {
-    let (mut crc, mut done) = (crc, 0);
-    if !vanishing {
-        let block = buffer.first_chunk_mut::<BLOCK_BYTES>().expect("a part is longer than a block");
+/// Room for a part. No store of a vector register to it is in two lines of the cache.
+#[repr(align(64))]
+struct Buffer([u8; PART_BYTES]);
+
+impl Summing {
+    /// Goes on from `crc`, the sum of what is before.
+    pub(crate) fn from(crc: u32) -> Summing {
+        Summing { crc, folded: false, buffer: Buffer([0; PART_BYTES]) }
+    }
+
+    /// Adds these bytes. `vanishing`: the kernel copies them, and answers `EFAULT` where touching them would end the process; then
+    /// the sum is that of some of them.
+    ///
+    /// # Safety
+    /// The range is readable for the length of the call, or `vanishing` is set; over a region it is covered by a lease.
+    pub(crate) unsafe fn add(&mut self, address: u64, length: usize, vanishing: bool) -> io::Result<()> {
+        // SAFETY: the caller vouches for the range where it does not vanish.
+        let mut done = if vanishing { 0 } else { unsafe { self.fold(address, length) } };
+        while done < length {
+            self.unfold();
+            let part = &mut self.buffer.0[..PART_BYTES.min(length - done)];
+            let from = address + done as u64;
+            if vanishing {
+                ask_kernel(from, part)?;
+            } else {
+                // SAFETY: the caller vouches for the range; the buffer is apart from every region.
+                unsafe { orbit_te_memory::copy_out(from as *const u8, part) };
+            }
+            self.crc = digest(self.crc, part);
+            done += part.len();
+        }
+        Ok(())
+    }
+
+    /// The CRC32C of all there was.
+    pub(crate) fn crc(mut self) -> u32 {
+        self.unfold();
+        self.crc
+    }
+
+    /// Adds whole blocks in place; how many bytes they are.
+    ///
+    /// # Safety
+    /// The range is readable for the length of the call.
+    unsafe fn fold(&mut self, address: u64, length: usize) -> usize {
+        let Some(block) = self.buffer.0.first_chunk_mut::<BLOCK_BYTES>() else { return 0 };
+        let before = (!self.folded).then_some(self.crc);
         // SAFETY: the caller vouches for the range.
-        done = unsafe { fold(crc, address, length, block) };
-        if done > 0 {
-            crc = digest(u32::MAX, block);
+        let bytes = unsafe { fold(before, address, length, block) };
+        self.folded |= bytes > 0;
+        bytes
+    }
+
+    /// Makes room in the buffer.
+    fn unfold(&mut self) {
+        if self.folded {
+            // The register before is in the block, so it begins with one of zero.
+            self.crc = digest(u32::MAX, &self.buffer.0[..BLOCK_BYTES]);
+            self.folded = false;
         }
     }
-    while done < length {
-        let part = &mut buffer[..PART_BYTES.min(length - done)];
-        let from = address + done as u64;
-        if vanishing {
-            ask_kernel(from, part)?;
-        } else {
-            // SAFETY: the caller vouches for the range; the buffer is apart from every region.
-            unsafe { orbit_te_memory::copy_out(from as *const u8, part) };
-        }
-        crc = digest(crc, part);
-        done += part.len();
-    }
-    Ok(crc)
 }
 
 /// The sum of these bytes of ours after `crc`.
@@ -84,10 +110,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn fast(crc: u32, bytes: &[u8], vanishing: bool) -> u32 {
-        let mut buffer = Buffer::new();
+        let mut sum = Summing::from(crc);
+        add(&mut sum, bytes, vanishing);
+        sum.crc()
+    }
+
+    fn add(sum: &mut Summing, bytes: &[u8], vanishing: bool) {
         // SAFETY: the slice lives for the length of the call.
-        unsafe { sum(crc, bytes.as_ptr() as u64, bytes.len(), vanishing, &mut buffer) }
-            .expect("the bytes are there")
+        unsafe { sum.add(bytes.as_ptr() as u64, bytes.len(), vanishing) }.expect("the bytes are there");
     }
 
     #[test]
@@ -113,15 +143,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sums_in_parts_at_any_offset_are_one_sum(
+        fn the_sum_of_pieces_at_any_offset_is_that_of_the_whole(
             bytes in prop::collection::vec(any::<u8>(), 0..20_000),
-            skip in 0usize..70,
-            cut in any::<prop::sample::Index>(),
-            vanishing: bool,
+            lengths in prop::collection::vec(prop_oneof![0usize..3000, (0usize..6).prop_map(|n| n * BLOCK_BYTES)], 0..8),
+            ways in prop::collection::vec(any::<bool>(), 9),
+            first: u32,
         ) {
-            let bytes = &bytes[skip.min(bytes.len())..];
-            let (first, last) = bytes.split_at(cut.index(bytes.len() + 1));
-            prop_assert_eq!(fast(fast(0, first, vanishing), last, vanishing), crc32c_append(0, bytes));
+            let mut sum = Summing::from(first);
+            let mut left = &bytes[..];
+            for (length, vanishing) in lengths.iter().chain([&usize::MAX]).zip(ways) {
+                let (piece, rest) = left.split_at((*length).min(left.len()));
+                add(&mut sum, piece, vanishing);
+                left = rest;
+            }
+            prop_assert_eq!(sum.crc(), crc32c_append(first, &bytes));
         }
     }
 }
