@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn every_length_about_a_block_has_its_sum() {
-        let bytes: Vec<u8> = (0..3000u32).map(|i| (i * i >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..3000u32).map(|i| ((i * i) >> 3) as u8).collect();
         for length in 0..bytes.len() {
             assert_eq!(
                 fast(7, &bytes[..length], false),
