@@ -45,7 +45,7 @@ pub(super) fn is_possible() -> bool {
 /// What moves a register's two halves one block on. In the reflected order of CRC32C the lower half is the earlier one; 32 is the
 /// length of the remainder, by which the halves' places differ from the exponents.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-const AHEAD: [u64; 2] = [power(8 * BLOCK_BYTES as u32 + 32), power(8 * BLOCK_BYTES as u32 - 32)];
+static AHEAD: [u64; 2] = [power(8 * BLOCK_BYTES as u32 + 32), power(8 * BLOCK_BYTES as u32 - 32)];
 
 /// The remainder of x to this power, in reflected order, moved by the one bit that the product of two reflected numbers lacks.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
