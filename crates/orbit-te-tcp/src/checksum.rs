@@ -46,7 +46,7 @@ impl Sum {
                 unsafe { sum.add(address, length, self.vanishing) }?;
             }
             if bytes == 0 {
-                // Pieces of length zero, which the target refuses: their sum does not matter.
+                // Pieces that end before the payload: both sides refuse such a list, and no loop may rest on that.
                 break;
             }
             self.at.advance(body, length, bytes as u64);

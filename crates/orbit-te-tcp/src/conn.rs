@@ -229,6 +229,11 @@ impl<S: Stream> Conn<S> {
         self.outbox.iter().any(|o| o.id == id)
     }
 
+    /// As [`Conn::is_queued`], of the oldest request that waits for its answer: those behind it were queued after it.
+    pub(crate) fn is_oldest_queued(&self, id: u64) -> bool {
+        self.outbox.front().is_some_and(|o| o.id == id)
+    }
+
     /// Whether a frame has begun to be sent, or is already with the peer.
     pub(crate) fn has_begun(&self, id: u64) -> bool {
         match self.outbox.iter().position(|o| o.id == id) {

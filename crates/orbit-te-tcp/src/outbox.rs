@@ -1,5 +1,6 @@
 //! One frame that waits to be sent, and the ranges in which it is offered to the kernel. Rule: a payload is summed behind the kernel's
-//! copy of it, while the peer takes that; only its last bytes are summed before they are offered, in one call with the trailer.
+//! copy of it, while the peer takes that; its last bytes, and short ones whole, are summed before they are offered, in one call with
+//! the trailer.
 
 use crate::body::{Body, Cursor};
 use crate::checksum::Sum;
@@ -15,6 +16,8 @@ pub(crate) const MAX_CALL_BYTES: usize = 1024 * 1024;
 const REST_BYTES: u64 = 4 * 1024;
 /// The last bytes of a verified payload, which go with its trailer: so few that the peer hardly waits for their sum.
 const LAST_BYTES: u64 = 16 * 1024;
+/// A verified payload of no more is offered whole, so that frames behind it can be in the same call.
+const WHOLE_BYTES: u64 = 64 * 1024;
 /// Payloads that fit into one packet of the loopback interface, or nearly, and are large enough to be halved.
 const HALVED_BYTES: RangeInclusive<u64> = 32 * 1024..=64 * 1024;
 
@@ -90,7 +93,8 @@ impl Outgoing {
         let behind = skip.saturating_sub(self.ahead()).min(self.length);
         let left = self.length - behind;
         if left > 0 {
-            let kept = if self.sum.is_some() && left > LAST_BYTES { LAST_BYTES } else { 0 };
+            let parted = self.sum.is_some() && self.length > WHOLE_BYTES && left > LAST_BYTES;
+            let kept = if parted { LAST_BYTES } else { 0 };
             let most = if left - kept <= most as u64 + REST_BYTES { (left - kept) as usize } else { most };
             let room = ranges.len() - usize::from(self.sum.is_some());
             let (count, bytes) = at.ranges(&self.body, self.length, &mut ranges[used..room], most);

@@ -6,17 +6,19 @@ mod support;
 
 use orbit_te_memory::{Access, Backing, Region, Registry};
 use orbit_te_tcp::TcpConfig;
-use orbit_te_transport::{OpErrorCode, OpKind, Transport};
-use orbit_te_wire::{AuthSlot, Features, HelloReply, Incarnation, Limits, PeerId, Status};
+use orbit_te_transport::{OpErrorCode, OpKind, Transport, Verify};
+use orbit_te_wire::{
+    AuthSlot, FRAME_BYTES, Features, Frame, FrameOp, HelloReply, Incarnation, Limits, PeerId, Status,
+};
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 use support::initiator::Initiator;
 use support::peer::{RawLane, SESSION};
 use support::proxy::Proxy;
 use support::target::Target;
-use support::{pattern_bytes, watchdog};
+use support::{eventually, pattern_bytes, watchdog};
 
 const LEN: usize = 1 << 20;
 const KEPT: usize = 256 * 1024;
@@ -30,8 +32,8 @@ impl Drop for Mapped {
     }
 }
 
-/// A region over a file that was cut short after it was mapped: the bytes from `KEPT` on can't be touched.
-fn cut_short(registry: &Registry, access: Access) -> Region {
+/// A region over a file that was cut short after it was mapped: the bytes from `kept` on can't be touched.
+fn cut_short(registry: &Registry, access: Access, kept: usize) -> Region {
     // SAFETY: plain calls with valid arguments, whose answers are checked.
     let at = unsafe {
         let fd = libc::memfd_create(c"cut-short".as_ptr(), libc::MFD_CLOEXEC);
@@ -40,7 +42,7 @@ fn cut_short(registry: &Registry, access: Access) -> Region {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         let at = libc::mmap(std::ptr::null_mut(), LEN, both, libc::MAP_SHARED, fd, 0);
         assert_ne!(at, libc::MAP_FAILED);
-        assert_eq!(libc::ftruncate(fd, KEPT as i64), 0);
+        assert_eq!(libc::ftruncate(fd, kept as i64), 0);
         libc::close(fd);
         at
     };
@@ -57,7 +59,7 @@ fn the_target_cannot_touch_its_memory() {
     let _dog = watchdog("the_target_cannot_touch_its_memory", Duration::from_secs(60));
     for length in [KEPT + 1, KEPT + 65_536, LEN] {
         let target = Target::local();
-        let region = cut_short(&target.registry, Access::SHARED);
+        let region = cut_short(&target.registry, Access::SHARED, KEPT);
         let good = target.region(64, Access::SHARED, |_| 0);
         let mut lane = RawLane::open(target.at, SESSION, 1);
         lane.stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -73,7 +75,7 @@ fn the_target_cannot_touch_its_memory() {
 fn the_target_cannot_read_its_memory() {
     let _dog = watchdog("the_target_cannot_read_its_memory", Duration::from_secs(60));
     let target = Target::local();
-    let region = cut_short(&target.registry, Access::SHARED);
+    let region = cut_short(&target.registry, Access::SHARED, KEPT);
     let mut initiator = Initiator::new(TcpConfig::default());
     let link = initiator.connect(target.me.peer, target.at, SESSION);
     let local = initiator.region(&vec![0; LEN]);
@@ -86,42 +88,51 @@ fn the_target_cannot_read_its_memory() {
     target.registry.retire(&region, Duration::from_secs(5)).unwrap();
 }
 
-/// Our own memory can't be touched: the op ends with an error of its own, and the link serves the next.
+/// Our own memory can't be touched: the op ends with an error of its own, and the link serves the next. What is verified is read by this
+/// side as well, before the kernel does at its end and after it elsewhere: memory gone there ends no process.
 #[test]
 fn the_initiator_cannot_touch_its_memory() {
-    let _dog = watchdog("the_initiator_cannot_touch_its_memory", Duration::from_secs(60));
+    let _dog = watchdog("the_initiator_cannot_touch_its_memory", Duration::from_secs(120));
+    for verify in [Verify::Off, Verify::OnVanishing] {
+        for kept in [KEPT, LEN - 64 * 1024, LEN - 8 * 1024, 4096, 0] {
+            check_own_memory_gone(verify, kept);
+        }
+    }
+}
+
+fn check_own_memory_gone(verify: Verify, kept: usize) {
     let target = Target::local();
     let region = target.region(LEN, Access::SHARED, |_| 9);
-    let mut initiator = Initiator::new(TcpConfig::default());
+    let mut initiator = Initiator::new(TcpConfig { lanes: 1, ..TcpConfig::default() });
     let link = initiator.connect(target.me.peer, target.at, SESSION);
-    let bad = cut_short(&initiator.registry, Access::LOCAL);
+    let bad = cut_short(&initiator.registry, Access::LOCAL, kept);
     let good = initiator.region(&pattern_bytes(3, 0, 1000));
+    initiator.verify = verify;
     for kind in [OpKind::Read, OpKind::Write] {
+        let what = format!("{kind:?}, {verify:?}, {kept} bytes are kept");
         let token = initiator.begin(kind, link, &bad, &region, 0);
         let completion = initiator.wait(token, Duration::from_secs(10));
         let code = completion.result.map_err(|e| e.code);
         match kind {
-            OpKind::Read => assert_eq!(code, Err(OpErrorCode::LocalMemoryFault)),
-            OpKind::Write => assert!(code.is_err(), "{completion:?}"),
+            OpKind::Read => assert_eq!(code, Err(OpErrorCode::LocalMemoryFault), "{what}"),
+            // The lane is broken in the middle of the payload, and the target has fenced it.
+            OpKind::Write => assert_eq!(code, Err(OpErrorCode::LinkBroken), "{what}"),
         }
+        // Of less, the kernel may take nothing, and then nothing came to the target.
+        assert!(completion.touched || kept < KEPT, "{what}");
+        eventually("no request is left at the target", Duration::from_secs(5), || region.leases() == 0);
         let token = initiator.begin(OpKind::Write, link, &good, &region, 0);
-        assert_eq!(initiator.wait(token, Duration::from_secs(10)).result, Ok(()));
+        assert_eq!(initiator.wait(token, Duration::from_secs(10)).result, Ok(()), "{what}");
+        let mut came = vec![0; 1000];
+        region.read_at(0, &mut came).unwrap();
+        assert!(came == pattern_bytes(3, 0, 1000), "{what}");
     }
 }
 
-/// A server whose answer claims limits beyond all memory costs us none of it.
-#[test]
-fn a_server_with_boundless_limits() {
-    let _dog = watchdog("a_server_with_boundless_limits", Duration::from_secs(60));
+/// A server that takes each lane, agrees to these limits, and then does as it likes.
+fn server(limits: Limits, talk: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
-    let huge = Limits {
-        control_bytes: u32::MAX,
-        payload_bytes: u64::MAX,
-        lane_requests: u32::MAX,
-        session_lanes: u32::MAX,
-        notification_bytes: u32::MAX,
-    };
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
@@ -133,12 +144,70 @@ fn a_server_with_boundless_limits() {
                 incarnation: Incarnation(1),
                 session: SESSION,
                 features: Features::OURS,
-                limits: huge,
+                limits,
                 auth: AuthSlot::default(),
             };
             let _ = stream.write_all(&accepted.encode().unwrap());
-            std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+            let talk = talk.clone();
+            std::thread::spawn(move || talk(stream));
         }
+    });
+    at
+}
+
+/// A server that calls a write done when it has taken its header alone. The op is not told to be: the rest of it is still to be sent
+/// from memory that would be the user's again.
+#[test]
+fn a_server_that_answers_too_soon() {
+    const BYTES: usize = 64 << 20;
+    let _dog = watchdog("a_server_that_answers_too_soon", Duration::from_secs(60));
+    let limits = Limits { payload_bytes: BYTES as u64, ..Limits::default() };
+    let config = TcpConfig {
+        lanes: 1,
+        chunk_bytes: BYTES as u64,
+        limits,
+        fence_timeout: Duration::from_millis(100),
+        ..TcpConfig::default()
+    };
+    let theirs = Target::local().region(BYTES, Access::SHARED, |_| 0);
+    for list in [false, true] {
+        let at = server(limits, |mut stream| {
+            let mut header = [0; FRAME_BYTES];
+            let _ = stream.read_exact(&mut header);
+            let request = Frame::decode(&header).unwrap();
+            let _ = stream.write_all(&request.answer(FrameOp::WriteDone, Status::Ok).encode());
+            std::thread::sleep(Duration::from_secs(30));
+        });
+        let mut initiator = Initiator::new(config);
+        let link = initiator.connect(PeerId(5), at, SESSION);
+        let local = initiator.region(&vec![1; BYTES]);
+        let token = if list {
+            let half = BYTES as u64 / 2;
+            initiator.begin_list(OpKind::Write, link, &local, &theirs, &[(0, half), (half, half)])
+        } else {
+            initiator.begin(OpKind::Write, link, &local, &theirs, 0)
+        };
+        let completion = initiator.wait(token, Duration::from_secs(10));
+        // It was asked for a fence as well, and did not answer.
+        let code = completion.result.map_err(|e| e.code);
+        assert_eq!(code, Err(OpErrorCode::LinkBrokenUnfenced), "list: {list}");
+        assert!(completion.touched, "list: {list}");
+    }
+}
+
+/// A server whose answer claims limits beyond all memory costs us none of it.
+#[test]
+fn a_server_with_boundless_limits() {
+    let _dog = watchdog("a_server_with_boundless_limits", Duration::from_secs(60));
+    let huge = Limits {
+        control_bytes: u32::MAX,
+        payload_bytes: u64::MAX,
+        lane_requests: u32::MAX,
+        session_lanes: u32::MAX,
+        notification_bytes: u32::MAX,
+    };
+    let at = server(huge, |mut stream| {
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
     let mut initiator = Initiator::new(TcpConfig::default());
     let link = initiator.connect(PeerId(5), at, SESSION);

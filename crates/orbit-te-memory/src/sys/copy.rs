@@ -1,5 +1,5 @@
-//! Copies between ordinary memory and memory that peers may write. Rule: these two functions are the only places where
-//! the CPU touches a region's bytes; race detectors suppress exactly them.
+//! Copies between ordinary memory and memory that peers may write. Rule: the engine's compiled code touches a region's bytes here
+//! alone, and race detectors suppress exactly these two functions; else only the kernel does, or assembly that such detectors do not see.
 
 /// Copies `into.len()` bytes from shared memory at `from`.
 ///

@@ -1,5 +1,5 @@
 //! Sums over memory that peers may write. Rule: no reference to it is made; each byte is read once, in place where the processor
-//! can, else through a buffer of the caller.
+//! can, else through a buffer here.
 
 use super::fold::{BLOCK_BYTES, fold};
 use crc_fast::{CrcAlgorithm, Digest};

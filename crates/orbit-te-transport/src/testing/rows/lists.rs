@@ -181,6 +181,16 @@ pub fn bad_piece_refuses_the_list(pair: &mut dyn Pair) {
                 refused(&mut h, kind, &parts, OpErrorCode::OutOfRange, piece);
             }
         }
+        // More of them than fit into any call, so that a transport that waits for their bytes is found out.
+        for bad in [0, 2] {
+            let pieces = h.capabilities().max_pieces.min(1000) as usize;
+            let mut parts = five(ours, theirs);
+            let empty = Part { length: 0, ..parts[bad] };
+            parts.splice(bad..bad, std::iter::repeat_n(empty, pieces.saturating_sub(parts.len())));
+            if parts.len() > 5 {
+                refused(&mut h, kind, &parts, OpErrorCode::BadLength, bad as u32);
+            }
+        }
         let mut lapping = Vec::new();
         for bad in [1usize, 2, 4] {
             // By one byte, by all of them, and in another order.
