@@ -17,8 +17,9 @@ use std::io;
 
 /// Ranges in one system call: enough to carry many small frames, well under the kernel's limit of 1,024.
 const MAX_RANGES: usize = 64;
-/// The same where pieces of a list are among them: 256 of 4 KiB are as many bytes as one call moves.
-const MAX_LIST_RANGES: usize = 258;
+/// The same where pieces of a list are among them: 256 of 4 KiB are as many bytes as one call moves, and around them are the last
+/// pieces and the trailer of the payload before, a header and a table.
+const MAX_LIST_RANGES: usize = 264;
 /// Answers to list reads that a lane keeps for a peer that does not take them, each with its table.
 pub(crate) const MAX_LIST_ANSWERS: usize = 4;
 /// Bytes of a large payload that gather before the receiver is woken: about one packet of the loopback interface, and a fraction
