@@ -225,14 +225,9 @@ impl<S: Stream> Conn<S> {
         found.is_some_and(|at| self.outbox.remove(started + at).is_some())
     }
 
-    /// Whether a frame is not wholly with the kernel yet.
+    /// Whether a request that was not taken back is not wholly with the kernel yet. Requests are queued in the order of their ids.
     pub(crate) fn is_queued(&self, id: u64) -> bool {
-        self.outbox.iter().any(|o| o.id == id)
-    }
-
-    /// As [`Conn::is_queued`], of the oldest request that waits for its answer: those behind it were queued after it.
-    pub(crate) fn is_oldest_queued(&self, id: u64) -> bool {
-        self.outbox.front().is_some_and(|o| o.id == id)
+        self.outbox.front().is_some_and(|o| o.id <= id)
     }
 
     /// Whether a frame has begun to be sent, or is already with the peer.

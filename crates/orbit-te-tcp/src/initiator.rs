@@ -169,7 +169,7 @@ impl<N: Net> TcpTransport<N> {
                         return Err(ConnError::Unexpected("an answer to no request, or out of order").into());
                     };
                     // The rest of it would be sent from memory that its op no longer keeps.
-                    if lane.conn.is_oldest_queued(front.id) {
+                    if lane.conn.is_queued(front.id) {
                         return Err(ConnError::Unexpected("an answer before its request was sent").into());
                     }
                     self.take_answer(&frame, &front, asking, &mut lane.conn)?;
