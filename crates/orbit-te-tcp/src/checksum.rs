@@ -39,11 +39,12 @@ impl Sum {
             let mut ranges = [IoRange::EMPTY; 16];
             let most = usize::try_from(first - self.done).unwrap_or(usize::MAX);
             let (used, bytes) = self.at.ranges(body, length, &mut ranges, most);
-            for range in &ranges[..used] {
+            for (at, range) in ranges[..used].iter().enumerate() {
                 let (address, length) = (range.address(), range.len());
+                let next = ranges[..used].get(at + 1).map(IoRange::address);
                 // SAFETY: a lane has this body, so its memory is covered by the lease of the request, or by the promise of
                 // `Transport::submit` for an op in flight; memory that may vanish is said to be such.
-                unsafe { sum.add(address, length, self.vanishing) }?;
+                unsafe { sum.add(address, length, next, self.vanishing) }?;
             }
             if bytes == 0 {
                 // Pieces that end before the payload: both sides refuse such a list, and no loop may rest on that.

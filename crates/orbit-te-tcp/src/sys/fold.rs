@@ -30,20 +30,26 @@ impl Folded {
         Folded { block: [0; BLOCK_BYTES], register, gap: false }
     }
 
-    /// Adds the first whole blocks of a range; how many bytes they were, none on a processor that can't.
+    /// Adds the first whole blocks of a range; how many bytes they were, none on a processor that can't. `next` is where the bytes
+    /// after the range are, any address where that is not known: they are asked for.
     ///
     /// # Safety
     /// The range is readable for the length of the call.
-    pub(super) unsafe fn add(&mut self, address: u64, length: usize) -> usize {
+    pub(super) unsafe fn add(&mut self, address: u64, length: usize, next: u64) -> usize {
         if length < BLOCK_BYTES || !is_possible() {
             return 0;
         }
         let pages = length / PAGE_BYTES;
-        if pages > 0 {
-            // SAFETY: the processor has the instructions, and the caller vouches for the range, which has these pages.
-            unsafe { fold_pages(self, address, pages) };
-        }
         let done = pages * PAGE_BYTES;
+        let last = address + done.saturating_sub(PAGE_BYTES) as u64;
+        if pages > 1 {
+            // SAFETY: the processor has the instructions, and the caller vouches for the range, which has these pages.
+            unsafe { fold_pages(self, address, pages - 1, address + PAGE_BYTES as u64) };
+        }
+        if pages > 0 {
+            // SAFETY: as above.
+            unsafe { fold_pages(self, last, 1, next) };
+        }
         let blocks = (length - done) / BLOCK_BYTES;
         if blocks > 0 {
             // SAFETY: as above.
@@ -175,6 +181,11 @@ macro_rules! fold_register {
             " + 64 * ",
             $at,
             "], 0x96\n",
+            "prefetcht0 [{next} + 512 * ",
+            $block,
+            " + 64 * ",
+            $at,
+            "]\n",
         )
     };
 }
@@ -207,6 +218,26 @@ macro_rules! step_streams {
     };
 }
 
+/// Asks for the lines of the next page's streams that a group has.
+macro_rules! fetch_streams {
+    ($group:literal) => {
+        concat!(
+            "prefetcht0 [{next} + 3072 + 64 * ",
+            $group,
+            "]\n",
+            "prefetcht0 [{next} + 3328 + 64 * ",
+            $group,
+            "]\n",
+            "prefetcht0 [{next} + 3584 + 64 * ",
+            $group,
+            "]\n",
+            "prefetcht0 [{next} + 3840 + 64 * ",
+            $group,
+            "]\n",
+        )
+    };
+}
+
 /// One block of a page, and a group of the streams' steps in between.
 macro_rules! fold_block {
     ($ahead:literal, $block:literal) => {
@@ -223,6 +254,7 @@ macro_rules! fold_block {
     };
     ($ahead:literal, $block:literal, streams $group:literal) => {
         concat!(
+            fetch_streams!($group),
             fold_register!($ahead, $block, 0, 9),
             step_streams!($group, 0),
             fold_register!($ahead, $block, 1, 10),
@@ -244,9 +276,10 @@ macro_rules! fold_block {
 }
 
 /// # Safety
-/// The processor has AVX-512F, VPCLMULQDQ and SSE 4.2; `pages`, at least one, are readable at this address.
+/// The processor has AVX-512F, VPCLMULQDQ and SSE 4.2; `pages`, at least one, are readable at this address. At `next`, any address, are
+/// the page that is asked for while the first one is summed, and those after it.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-unsafe fn fold_pages(state: &mut Folded, address: u64, pages: usize) {
+unsafe fn fold_pages(state: &mut Folded, address: u64, pages: usize, next: u64) {
     let first = if state.gap { &AHEAD.gap } else { &AHEAD.block };
     let mut register = u64::from(state.register);
     // SAFETY: reads the pages at the address and the constants, reads and writes the block, and touches no register but these; the
@@ -285,6 +318,7 @@ unsafe fn fold_pages(state: &mut Folded, address: u64, pages: usize) {
             "xor {d:e}, {b:e}",
             "vmovd xmm13, {d:e}",
             "add {from}, 4096",
+            "add {next}, 4096",
             "dec {pages}",
             "jnz 2b",
             move_block!(store),
@@ -292,6 +326,7 @@ unsafe fn fold_pages(state: &mut Folded, address: u64, pages: usize) {
             ahead = in(reg) &raw const AHEAD,
             from = inout(reg) address => _,
             pages = inout(reg) pages => _,
+            next = inout(reg) next => _,
             state = in(reg) state.block.as_mut_ptr(),
             a = inout(reg) first.as_ptr() => _,
             b = out(reg) _,
@@ -333,6 +368,7 @@ unsafe fn fold_blocks(state: &mut Folded, address: u64, blocks: usize) {
             register = in(reg) state.register,
             from = inout(reg) address => _,
             blocks = inout(reg) blocks => _,
+            next = in(reg) address,
             state = in(reg) state.block.as_mut_ptr(),
             out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
             out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _,
@@ -348,7 +384,7 @@ unsafe fn fold_blocks(state: &mut Folded, address: u64, blocks: usize) {
 /// # Safety
 /// Never called: see [`is_possible`].
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-unsafe fn fold_pages(_: &mut Folded, _: u64, _: usize) {
+unsafe fn fold_pages(_: &mut Folded, _: u64, _: usize, _: u64) {
     unreachable!("no processor of this kind can");
 }
 

@@ -23,13 +23,19 @@ impl Summing {
     }
 
     /// Adds these bytes. `vanishing`: the kernel copies them, and answers `EFAULT` where touching them would end the process; then
-    /// the sum is that of some of them.
+    /// the sum is that of some of them. `next` is where the bytes after these are, if that is known.
     ///
     /// # Safety
     /// The range is readable for the length of the call, or `vanishing` is set; over a region it is covered by a lease.
-    pub(crate) unsafe fn add(&mut self, address: u64, length: usize, vanishing: bool) -> io::Result<()> {
+    pub(crate) unsafe fn add(
+        &mut self,
+        address: u64,
+        length: usize,
+        next: Option<u64>,
+        vanishing: bool,
+    ) -> io::Result<()> {
         // SAFETY: the caller vouches for the range where it does not vanish.
-        let mut done = if vanishing { 0 } else { unsafe { self.fold(address, length) } };
+        let mut done = if vanishing { 0 } else { unsafe { self.fold(address, length, next) } };
         while done < length {
             let before = self.crc();
             let part = &mut self.part[..PART_BYTES.min(length - done)];
@@ -56,12 +62,12 @@ impl Summing {
     ///
     /// # Safety
     /// The range is readable for the length of the call.
-    unsafe fn fold(&mut self, address: u64, length: usize) -> usize {
+    unsafe fn fold(&mut self, address: u64, length: usize, next: Option<u64>) -> usize {
         if let Some(crc) = self.crc {
             self.folded = Folded::from(!crc);
         }
         // SAFETY: the caller vouches for the range.
-        let bytes = unsafe { self.folded.add(address, length) };
+        let bytes = unsafe { self.folded.add(address, length, next.unwrap_or(address)) };
         if bytes > 0 {
             self.crc = None;
         }
@@ -106,7 +112,7 @@ mod tests {
 
     fn add(sum: &mut Summing, bytes: &[u8], vanishing: bool) {
         // SAFETY: the slice lives for the length of the call.
-        unsafe { sum.add(bytes.as_ptr() as u64, bytes.len(), vanishing) }.expect("the bytes are there");
+        unsafe { sum.add(bytes.as_ptr() as u64, bytes.len(), None, vanishing) }.expect("the bytes are there");
     }
 
     #[test]
