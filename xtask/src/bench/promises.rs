@@ -20,6 +20,9 @@ pub(super) enum Promise {
 
 pub(super) const PROMISES: [Promise; 3] = [Promise::Lists, Promise::Notifications, Promise::Checksums];
 
+/// How many times the rounds of a point each has: single rounds differ by more than some values do from their limits.
+pub(super) const ROUNDS_TIMES: usize = 4;
+
 /// Blocks with and without a checksum.
 const CHECKED: [Point; 2] = [Point { block: MIB, batch: 1 }, Point { block: 16 * MIB, batch: 1 }];
 

@@ -4,7 +4,7 @@
 use super::demand::{OURS, UCX, deep, deep_hot, is_large, is_stream};
 use super::pair::Pair;
 use super::plan::{Case, Op, Point};
-use super::promises::Promise;
+use super::promises::{Promise, ROUNDS_TIMES};
 use super::quiet::Quiet;
 use super::sample::Sample;
 use super::ucx::Ucx;
@@ -51,13 +51,13 @@ impl Rounds<'_> {
         Ok(())
     }
 
-    /// The groups of a promise, `reps` rounds each.
+    /// The groups of a promise, [`ROUNDS_TIMES`] times `reps` rounds each.
     pub(super) fn promise(&mut self, promise: Promise, reps: usize) -> anyhow::Result<()> {
         for group in promise.groups() {
             if let Some((_, case)) = group.last() {
                 eprintln!("bench: {case}");
             }
-            for _ in 0..reps {
+            for _ in 0..ROUNDS_TIMES * reps {
                 self.round(&group)?;
             }
         }

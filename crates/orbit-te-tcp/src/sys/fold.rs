@@ -4,7 +4,8 @@
 //! A CRC is the remainder of a division of polynomials, so a block may be multiplied to where the next one is, and added to it, without
 //! the remainder being another one: V. Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction",
 //! Intel, 2009. The block here is eight registers of AVX-512. Multiplying is what bounds it, so of each page a quarter is left out and
-//! summed by the scalar instruction meanwhile, in four streams that are put together at the end of the page.
+//! summed by the scalar instruction meanwhile, in four streams that are put together at the end of the page. The page after it, or the
+//! next piece, is asked for on the way.
 
 /// Bytes of a block.
 pub(super) const BLOCK_BYTES: usize = 512;
