@@ -83,6 +83,26 @@ impl Cursor {
         }
     }
 
+    /// The next range, of `most` bytes or fewer, and goes on behind it; none where the body ends.
+    pub(crate) fn take(&mut self, body: &Body, length: u64, most: u64) -> Option<IoRange> {
+        while self.piece < body.count() {
+            let (address, piece) = body.piece(self.piece, length);
+            let (address, left) = (address + self.within, piece - self.within);
+            let bytes = left.min(most);
+            self.within += bytes;
+            if bytes == left {
+                (self.piece, self.within) = (self.piece + 1, 0);
+            }
+            if bytes > 0 {
+                return Some(IoRange::new(address, bytes as usize));
+            }
+            if left > 0 {
+                return None;
+            }
+        }
+        None
+    }
+
     /// Adds the ranges from here on, as many as fit into `ranges` and `most` bytes; how many ranges, and how many bytes. Scattered ones
     /// are about to be used: their first bytes are asked for.
     pub(crate) fn ranges(
@@ -165,6 +185,9 @@ mod tests {
                 assert_eq!(joined(walk(&theirs, 88, step, slots)), there, "step {step}, {slots} slots");
                 assert_eq!(joined(walk(&Body::One(9), 88, step, slots)), vec![(9, 88)]);
             }
+            let mut cursor = Cursor::default();
+            let taken = std::iter::from_fn(|| cursor.take(&ours, 88, step as u64));
+            assert_eq!(joined(taken.map(|r| (r.address(), r.len())).collect()), whole, "step {step}, taken");
         }
     }
 }

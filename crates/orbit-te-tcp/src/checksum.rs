@@ -5,7 +5,7 @@
 
 use crate::body::{Body, Cursor};
 use crate::lane::{Answering, Asking};
-use crate::net::{IoRange, Net};
+use crate::net::Net;
 use crate::ops::OpSlot;
 use crate::sys;
 use crate::transport::TcpTransport;
@@ -36,22 +36,12 @@ impl Sum {
     pub(crate) fn cover(&mut self, body: &Body, length: u64, first: u64) -> io::Result<()> {
         let mut sum = sys::Summing::from(self.crc);
         while self.done < first {
-            let mut ranges = [IoRange::EMPTY; 16];
-            let most = usize::try_from(first - self.done).unwrap_or(usize::MAX);
-            let (used, bytes) = self.at.ranges(body, length, &mut ranges, most);
-            for (at, range) in ranges[..used].iter().enumerate() {
-                let (address, length) = (range.address(), range.len());
-                let next = ranges[..used].get(at + 1).map(IoRange::address);
-                // SAFETY: a lane has this body, so its memory is covered by the lease of the request, or by the promise of
-                // `Transport::submit` for an op in flight; memory that may vanish is said to be such.
-                unsafe { sum.add(address, length, next, self.vanishing) }?;
-            }
-            if bytes == 0 {
-                // Pieces that end before the payload: both sides refuse such a list, and no loop may rest on that.
-                break;
-            }
-            self.at.advance(body, length, bytes as u64);
-            self.done += bytes as u64;
+            // Pieces that end before the payload: both sides refuse such a list, and no loop may rest on that.
+            let Some(range) = self.at.take(body, length, first - self.done) else { break };
+            // SAFETY: a lane has this body, so its memory is covered by the lease of the request, or by the promise of
+            // `Transport::submit` for an op in flight; memory that may vanish is said to be such.
+            unsafe { sum.add(range.address(), range.len(), self.vanishing) }?;
+            self.done += range.len() as u64;
         }
         self.crc = sum.crc();
         Ok(())

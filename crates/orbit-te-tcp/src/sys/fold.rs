@@ -4,13 +4,13 @@
 //! A CRC is the remainder of a division of polynomials, so a block may be multiplied to where the next one is, and added to it, without
 //! the remainder being another one: V. Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction",
 //! Intel, 2009. The block here is eight registers of AVX-512. Multiplying is what bounds it, so of each page a quarter is left out and
-//! summed by the scalar instruction meanwhile, in four streams that are put together at the end of the page. The page after it, or the
-//! next piece, is asked for on the way.
+//! summed by the scalar instruction meanwhile, in four streams that are put together at the end of the page. The page after it, which
+//! may be anywhere, is asked for on the way.
 
 /// Bytes of a block.
 pub(super) const BLOCK_BYTES: usize = 512;
 /// Bytes of a page: six blocks, and behind them the streams.
-const PAGE_BYTES: usize = 4096;
+pub(super) const PAGE_BYTES: usize = 4096;
 const STREAM_BYTES: usize = 256;
 /// What is between the last block of a page and the page's end.
 const STREAMS_BYTES: usize = 4 * STREAM_BYTES;
@@ -31,32 +31,29 @@ impl Folded {
         Folded { block: [0; BLOCK_BYTES], register, gap: false }
     }
 
-    /// Adds the first whole blocks of a range; how many bytes they were, none on a processor that can't. `next` is where the bytes
-    /// after the range are, any address where that is not known: they are asked for.
+    /// Adds pages, and asks for each while the one before it is added.
     ///
     /// # Safety
-    /// The range is readable for the length of the call.
-    pub(super) unsafe fn add(&mut self, address: u64, length: usize, next: u64) -> usize {
-        if length < BLOCK_BYTES || !is_possible() {
-            return 0;
+    /// The processor can, and every page is readable for the length of the call.
+    pub(super) unsafe fn add_pages(&mut self, pages: &[u64]) {
+        let Some((&last, before)) = pages.split_last() else { return };
+        if !before.is_empty() {
+            // SAFETY: the caller vouches for the processor and for the pages; one more address follows these.
+            unsafe { fold_pages(self, pages.as_ptr(), before.len()) };
         }
-        let pages = length / PAGE_BYTES;
-        let done = pages * PAGE_BYTES;
-        let last = address + done.saturating_sub(PAGE_BYTES) as u64;
-        if pages > 1 {
-            // SAFETY: the processor has the instructions, and the caller vouches for the range, which has these pages.
-            unsafe { fold_pages(self, address, pages - 1, address + PAGE_BYTES as u64) };
-        }
-        if pages > 0 {
-            // SAFETY: as above.
-            unsafe { fold_pages(self, last, 1, next) };
-        }
-        let blocks = (length - done) / BLOCK_BYTES;
+        // SAFETY: as above; what is asked for while the last one is added is that one.
+        unsafe { fold_pages(self, [last, last].as_ptr(), 1) };
+    }
+
+    /// Adds so many blocks.
+    ///
+    /// # Safety
+    /// The processor can, and the blocks are readable for the length of the call.
+    pub(super) unsafe fn add_blocks(&mut self, address: u64, blocks: usize) {
         if blocks > 0 {
-            // SAFETY: as above.
-            unsafe { fold_blocks(self, address + done as u64, blocks) };
+            // SAFETY: the caller vouches for the processor and for the range, which has these blocks.
+            unsafe { fold_blocks(self, address, blocks) };
         }
-        done + blocks * BLOCK_BYTES
     }
 
     /// The register, with a sum that goes on from a register over bytes of ours.
@@ -277,13 +274,13 @@ macro_rules! fold_block {
 }
 
 /// # Safety
-/// The processor has AVX-512F, VPCLMULQDQ and SSE 4.2; `pages`, at least one, are readable at this address. At `next`, any address, are
-/// the page that is asked for while the first one is summed, and those after it.
+/// The processor has AVX-512F, VPCLMULQDQ and SSE 4.2. `pages` are the addresses of so many readable pages, at least one, and one more
+/// address, any.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-unsafe fn fold_pages(state: &mut Folded, address: u64, pages: usize, next: u64) {
+unsafe fn fold_pages(state: &mut Folded, pages: *const u64, count: usize) {
     let first = if state.gap { &AHEAD.gap } else { &AHEAD.block };
     let mut register = u64::from(state.register);
-    // SAFETY: reads the pages at the address and the constants, reads and writes the block, and touches no register but these; the
+    // SAFETY: reads the addresses, the pages and the constants, reads and writes the block, and touches no register but these; the
     // upper halves of vector registers are left clear, as other code expects them.
     unsafe {
         std::arch::asm!(
@@ -293,6 +290,8 @@ unsafe fn fold_pages(state: &mut Folded, address: u64, pages: usize, next: u64) 
             "vmovd xmm13, {d:e}",
             move_block!(load),
             "2:",
+            "mov {from}, [{pages}]",
+            "mov {next}, [{pages} + 8]",
             fold_block!("zmm14", 0),
             "vpxorq zmm0, zmm0, zmm13",
             "vmovdqa64 zmm14, zmm15",
@@ -318,16 +317,16 @@ unsafe fn fold_pages(state: &mut Folded, address: u64, pages: usize, next: u64) 
             "crc32 {b}, {a}",
             "xor {d:e}, {b:e}",
             "vmovd xmm13, {d:e}",
-            "add {from}, 4096",
-            "add {next}, 4096",
-            "dec {pages}",
+            "add {pages}, 8",
+            "dec {count}",
             "jnz 2b",
             move_block!(store),
             "vzeroupper",
             ahead = in(reg) &raw const AHEAD,
-            from = inout(reg) address => _,
             pages = inout(reg) pages => _,
-            next = inout(reg) next => _,
+            count = inout(reg) count => _,
+            from = out(reg) _,
+            next = out(reg) _,
             state = in(reg) state.block.as_mut_ptr(),
             a = inout(reg) first.as_ptr() => _,
             b = out(reg) _,
@@ -385,7 +384,7 @@ unsafe fn fold_blocks(state: &mut Folded, address: u64, blocks: usize) {
 /// # Safety
 /// Never called: see [`is_possible`].
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-unsafe fn fold_pages(_: &mut Folded, _: u64, _: usize, _: u64) {
+unsafe fn fold_pages(_: &mut Folded, _: *const u64, _: usize) {
     unreachable!("no processor of this kind can");
 }
 

@@ -1,41 +1,41 @@
 //! Sums over memory that peers may write. Rule: no reference to it is made; each byte is read once, in place where the processor
 //! can, else through a buffer here.
 
-use super::fold::Folded;
+use super::fold::{BLOCK_BYTES, Folded, PAGE_BYTES, is_possible};
 use crc_fast::{CrcAlgorithm, Digest};
 use std::io;
 
 /// Bytes that are copied at once: what they were copied from and their copy stay in the first cache together.
 const PART_BYTES: usize = 4 * 1024;
+/// Pages that are folded at once: going in and out of the registers costs a tenth of a page.
+const MAX_PAGES: usize = 64;
 
 /// A sum that goes on over range after range.
 pub(crate) struct Summing {
-    /// Of all bytes, or none where they are folded.
+    /// Of all bytes but the pages, or none where they are folded.
     crc: Option<u32>,
     folded: Folded,
+    /// What comes next, where this processor folds.
+    pages: [u64; MAX_PAGES],
+    waiting: usize,
     part: [u8; PART_BYTES],
 }
 
 impl Summing {
     /// Goes on from `crc`, the sum of what is before.
     pub(crate) fn from(crc: u32) -> Summing {
-        Summing { crc: Some(crc), folded: Folded::from(0), part: [0; PART_BYTES] }
+        let (pages, part) = ([0; MAX_PAGES], [0; PART_BYTES]);
+        Summing { crc: Some(crc), folded: Folded::from(0), pages, waiting: 0, part }
     }
 
     /// Adds these bytes. `vanishing`: the kernel copies them, and answers `EFAULT` where touching them would end the process; then
-    /// the sum is that of some of them. `next` is where the bytes after these are, if that is known.
+    /// the sum is that of some of them.
     ///
     /// # Safety
-    /// The range is readable for the length of the call, or `vanishing` is set; over a region it is covered by a lease.
-    pub(crate) unsafe fn add(
-        &mut self,
-        address: u64,
-        length: usize,
-        next: Option<u64>,
-        vanishing: bool,
-    ) -> io::Result<()> {
+    /// The range is readable until [`Summing::crc`] is called, or `vanishing` is set; over a region it is covered by a lease.
+    pub(crate) unsafe fn add(&mut self, address: u64, length: usize, vanishing: bool) -> io::Result<()> {
         // SAFETY: the caller vouches for the range where it does not vanish.
-        let mut done = if vanishing { 0 } else { unsafe { self.fold(address, length, next) } };
+        let mut done = if vanishing || !is_possible() { 0 } else { unsafe { self.fold(address, length) } };
         while done < length {
             let before = self.crc();
             let part = &mut self.part[..PART_BYTES.min(length - done)];
@@ -53,25 +53,50 @@ impl Summing {
     }
 
     /// The CRC32C of all there was.
-    pub(crate) fn crc(&self) -> u32 {
+    pub(crate) fn crc(&mut self) -> u32 {
+        self.fold_waiting();
         // A register is the sum before it is inverted.
         self.crc.unwrap_or_else(|| !self.folded.register(|register, bytes| !digest(!register, bytes)))
     }
 
-    /// Adds whole blocks in place; how many bytes they are.
+    /// Adds whole pages and blocks in place; how many bytes they are.
     ///
     /// # Safety
-    /// The range is readable for the length of the call.
-    unsafe fn fold(&mut self, address: u64, length: usize, next: Option<u64>) -> usize {
-        if let Some(crc) = self.crc {
+    /// The processor can, and the range is readable until [`Summing::crc`] is called.
+    unsafe fn fold(&mut self, address: u64, length: usize) -> usize {
+        let pages = length / PAGE_BYTES;
+        for page in 0..pages {
+            if self.waiting == MAX_PAGES {
+                self.fold_waiting();
+            }
+            self.pages[self.waiting] = address + (page * PAGE_BYTES) as u64;
+            self.waiting += 1;
+        }
+        let folded = pages * PAGE_BYTES;
+        let blocks = (length - folded) / BLOCK_BYTES;
+        if blocks > 0 {
+            self.fold_waiting();
+            self.go_on();
+            // SAFETY: the caller vouches for the processor and the range.
+            unsafe { self.folded.add_blocks(address + folded as u64, blocks) };
+        }
+        folded + blocks * BLOCK_BYTES
+    }
+
+    fn fold_waiting(&mut self) {
+        if self.waiting > 0 {
+            self.go_on();
+            // SAFETY: pages wait only where the processor can; whoever added them vouched for them until now.
+            unsafe { self.folded.add_pages(&self.pages[..self.waiting]) };
+            self.waiting = 0;
+        }
+    }
+
+    /// What is folded next follows what was summed.
+    fn go_on(&mut self) {
+        if let Some(crc) = self.crc.take() {
             self.folded = Folded::from(!crc);
         }
-        // SAFETY: the caller vouches for the range.
-        let bytes = unsafe { self.folded.add(address, length, next.unwrap_or(address)) };
-        if bytes > 0 {
-            self.crc = None;
-        }
-        bytes
     }
 }
 
@@ -99,7 +124,6 @@ fn ask_kernel(address: u64, part: &mut [u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fold::{BLOCK_BYTES, is_possible};
     use super::*;
     use crc32c::crc32c_append;
     use proptest::prelude::*;
@@ -112,7 +136,7 @@ mod tests {
 
     fn add(sum: &mut Summing, bytes: &[u8], vanishing: bool) {
         // SAFETY: the slice lives for the length of the call.
-        unsafe { sum.add(bytes.as_ptr() as u64, bytes.len(), None, vanishing) }.expect("the bytes are there");
+        unsafe { sum.add(bytes.as_ptr() as u64, bytes.len(), vanishing) }.expect("the bytes are there");
     }
 
     #[test]
@@ -133,6 +157,18 @@ mod tests {
                 crc32c_append(7, &bytes[..length]),
                 "{length} bytes"
             );
+        }
+    }
+
+    #[test]
+    fn more_pages_than_wait_at_once_in_any_order() {
+        let bytes: Vec<u8> =
+            (0..(3 * MAX_PAGES * PAGE_BYTES) as u32).map(|i| (i.wrapping_mul(i) >> 5) as u8).collect();
+        for piece in [PAGE_BYTES, 2 * PAGE_BYTES, 3 * PAGE_BYTES + BLOCK_BYTES, bytes.len()] {
+            let mut sum = Summing::from(5);
+            let pieces = || bytes.chunks(piece).rev();
+            pieces().for_each(|piece| add(&mut sum, piece, false));
+            assert_eq!(sum.crc(), pieces().fold(5, crc32c_append), "pieces of {piece} bytes");
         }
     }
 
