@@ -11,7 +11,7 @@ use crate::link::{FenceWait, LaneSlot, Place};
 use crate::net::{Net, Stream};
 use crate::opening::{Expect, OpeningReader};
 use crate::ops::OpSlot;
-use crate::transport::{TcpTransport, lands_here};
+use crate::transport::{TcpTransport, VERY_LATE, lands_here};
 use orbit_te_transport::{Event, OpError, OpErrorCode, OpKind, TransportError, Verify};
 use orbit_te_wire::negotiate;
 use orbit_te_wire::{
@@ -90,7 +90,7 @@ impl<N: Net> TcpTransport<N> {
         if let Some(link) = self.link_mut(link_slot) {
             link.places[place] = Place::Opening { lane };
         }
-        self.wake_by(by);
+        self.wake_by(by.min(now + VERY_LATE));
         Ok(())
     }
 

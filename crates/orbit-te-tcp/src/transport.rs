@@ -28,8 +28,9 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 /// A call that moved less than it might have is mostly followed by an event for the rest. Where it stopped at memory that can't be
 /// touched none comes, so the lane is tried again after this time.
 const SHORT_RETRY: Duration = Duration::from_millis(1);
-/// A timer that is late by more than this tells that the process was stopped; its peers then get this long to be heard.
-const VERY_LATE: Duration = Duration::from_secs(1);
+/// A timer that is late by more than this tells that the process was stopped; its peers then get this long to be heard. While lanes are
+/// made there is a timer at least this often, so that a stop is told from a peer that does not answer wherever it ends.
+pub(crate) const VERY_LATE: Duration = Duration::from_secs(1);
 const EXCUSE: Duration = Duration::from_millis(250);
 /// Bytes that calls between two polls hand to the kernel together: copying them takes a fraction of a millisecond, and whoever
 /// submits is not held longer.
@@ -338,7 +339,7 @@ impl<N: Net> TcpTransport<N> {
             .collect();
         for (slot, by) in late {
             if by > now {
-                self.wake_by(by);
+                self.wake_by(by.min(now + VERY_LATE));
             } else if let Some(lane) = self.lanes.take(slot) {
                 let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
                 self.lane_broke(

@@ -259,23 +259,26 @@ fn times_without_end() {
 /// the peer has given up the first attempt.
 #[test]
 fn stopped_while_making_lanes() {
-    check_stopped_while_making_lanes(false);
-    check_stopped_while_making_lanes(true);
+    let (soon, late) = (Duration::from_millis(200), Duration::from_secs(2));
+    check_stopped_while_making_lanes(soon, false);
+    check_stopped_while_making_lanes(soon, true);
+    // It goes on just after the time for a lane is over.
+    check_stopped_while_making_lanes(late, false);
 }
 
-fn check_stopped_while_making_lanes(given_up: bool) {
+fn check_stopped_while_making_lanes(connect_timeout: Duration, given_up: bool) {
     let _dog = watchdog("stopped_while_making_lanes", Duration::from_secs(60));
     let target = Target::local();
     let remote = target.region(LEN, Access::SHARED, |at| at as u8);
-    let (soon, later) = (Duration::from_millis(200), Duration::from_secs(1));
-    let config = TcpConfig { connect_timeout: soon, unreachable_after: later, ..TcpConfig::default() };
+    let unreachable_after = Duration::from_secs(1);
+    let config = TcpConfig { connect_timeout, unreachable_after, ..TcpConfig::default() };
     let mut initiator = Initiator::new(config);
     let proxy = Proxy::start(target.at);
     proxy.turn_away(given_up);
     let link = initiator.connect(target.me.peer, proxy.at, SESSION);
     let local = initiator.region(&vec![0; LEN]);
     // Nobody polls it, as if the process were stopped. A timer of it is later than a second then.
-    std::thread::sleep(Duration::from_millis(1500));
+    std::thread::sleep(connect_timeout.max(Duration::from_millis(1200)) + Duration::from_millis(300));
     proxy.turn_away(false);
     initiator.poll();
     let token = initiator.begin(OpKind::Read, link, &local, &remote, 0);
