@@ -85,7 +85,7 @@ impl Cursor {
 
     /// The next range, of `most` bytes or fewer, and goes on behind it; none where the body ends.
     pub(crate) fn take(&mut self, body: &Body, length: u64, most: u64) -> Option<IoRange> {
-        while self.piece < body.count() {
+        while most > 0 && self.piece < body.count() {
             let (address, piece) = body.piece(self.piece, length);
             let (address, left) = (address + self.within, piece - self.within);
             let bytes = left.min(most);
@@ -95,9 +95,6 @@ impl Cursor {
             }
             if bytes > 0 {
                 return Some(IoRange::new(address, bytes as usize));
-            }
-            if left > 0 {
-                return None;
             }
         }
         None

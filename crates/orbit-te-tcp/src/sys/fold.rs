@@ -45,15 +45,13 @@ impl Folded {
         unsafe { fold_pages(self, [last, last].as_ptr(), 1) };
     }
 
-    /// Adds so many blocks.
+    /// Adds so many blocks, at least one.
     ///
     /// # Safety
     /// The processor can, and the blocks are readable for the length of the call.
     pub(super) unsafe fn add_blocks(&mut self, address: u64, blocks: usize) {
-        if blocks > 0 {
-            // SAFETY: the caller vouches for the processor and for the range, which has these blocks.
-            unsafe { fold_blocks(self, address, blocks) };
-        }
+        // SAFETY: the caller vouches for the processor and for the range, which has these blocks.
+        unsafe { fold_blocks(self, address, blocks) };
     }
 
     /// The register, with a sum that goes on from a register over bytes of ours.
@@ -236,45 +234,33 @@ macro_rules! fetch_streams {
     };
 }
 
-/// One block of a page, and a group of the streams' steps in between.
+/// One block of a page, and a group of the streams' steps in between where one is named.
 macro_rules! fold_block {
-    ($ahead:literal, $block:literal) => {
+    ($ahead:literal, $block:literal $(, streams $group:literal)?) => {
         concat!(
+            $(fetch_streams!($group),)?
             fold_register!($ahead, $block, 0, 9),
+            $(step_streams!($group, 0),)?
             fold_register!($ahead, $block, 1, 10),
+            $(step_streams!($group, 1),)?
             fold_register!($ahead, $block, 2, 11),
+            $(step_streams!($group, 2),)?
             fold_register!($ahead, $block, 3, 12),
+            $(step_streams!($group, 3),)?
             fold_register!($ahead, $block, 4, 9),
+            $(step_streams!($group, 4),)?
             fold_register!($ahead, $block, 5, 10),
+            $(step_streams!($group, 5),)?
             fold_register!($ahead, $block, 6, 11),
+            $(step_streams!($group, 6),)?
             fold_register!($ahead, $block, 7, 12),
-        )
-    };
-    ($ahead:literal, $block:literal, streams $group:literal) => {
-        concat!(
-            fetch_streams!($group),
-            fold_register!($ahead, $block, 0, 9),
-            step_streams!($group, 0),
-            fold_register!($ahead, $block, 1, 10),
-            step_streams!($group, 1),
-            fold_register!($ahead, $block, 2, 11),
-            step_streams!($group, 2),
-            fold_register!($ahead, $block, 3, 12),
-            step_streams!($group, 3),
-            fold_register!($ahead, $block, 4, 9),
-            step_streams!($group, 4),
-            fold_register!($ahead, $block, 5, 10),
-            step_streams!($group, 5),
-            fold_register!($ahead, $block, 6, 11),
-            step_streams!($group, 6),
-            fold_register!($ahead, $block, 7, 12),
-            step_streams!($group, 7),
+            $(step_streams!($group, 7),)?
         )
     };
 }
 
 /// # Safety
-/// The processor has AVX-512F, VPCLMULQDQ and SSE 4.2. `pages` are the addresses of so many readable pages, at least one, and one more
+/// The processor has AVX-512F, VPCLMULQDQ, PCLMULQDQ and SSE 4.2. `pages` are the addresses of so many readable pages, at least one, and one more
 /// address, any.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn fold_pages(state: &mut Folded, pages: *const u64, count: usize) {
@@ -347,6 +333,7 @@ unsafe fn fold_pages(state: &mut Folded, pages: *const u64, count: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn fold_blocks(state: &mut Folded, address: u64, blocks: usize) {
     let first = if state.gap { &AHEAD.gap } else { &AHEAD.block };
+    // Nothing is known of what comes after, so what is asked for is the blocks themselves.
     // SAFETY: as in `fold_pages`.
     unsafe {
         std::arch::asm!(

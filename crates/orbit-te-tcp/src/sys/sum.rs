@@ -12,7 +12,7 @@ const MAX_PAGES: usize = 64;
 
 /// A sum that goes on over range after range.
 pub(crate) struct Summing {
-    /// Of all bytes but the pages, or none where they are folded.
+    /// Of all bytes but the pages that wait, or none where they are folded.
     crc: Option<u32>,
     folded: Folded,
     /// What comes next, where this processor folds.
