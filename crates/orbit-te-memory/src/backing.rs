@@ -7,6 +7,7 @@ use crate::error::MemoryError;
 use orbit_te_wire::MemoryKind;
 use std::any::Any;
 use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// Memory and what keeps it alive. Shared by all regions over it (`Arc<Backing>`).
@@ -15,6 +16,8 @@ pub struct Backing {
     len: usize,
     kind: MemoryKind,
     may_vanish: bool,
+    /// The file of which it is a mapping, from the first byte on; whoever has it can map the same pages.
+    file: Option<OwnedFd>,
     /// Dropped last, and with it the memory.
     _owner: Box<dyn Any + Send + Sync>,
 }
@@ -65,7 +68,7 @@ impl Backing {
         if len == 0 {
             return Err(MemoryError::ZeroLength { what: "backing" });
         }
-        Ok(Backing { base, len, kind, may_vanish: false, _owner: Box::new(owner) })
+        Ok(Backing { base, len, kind, may_vanish: false, file: None, _owner: Box::new(owner) })
     }
 
     /// The bytes of a vector, which the backing takes over. Give [`crate::HostBuffer`] the preference for large ones.
@@ -80,6 +83,21 @@ impl Backing {
         // SAFETY: the vector's allocation is valid for its length until the vector is dropped; it is moved into the
         // owner, which nobody can reach, so no reference to its bytes exists, and moving it does not move the bytes.
         unsafe { Backing::external(base, len, bytes) }
+    }
+
+    /// Says that the memory is a shared mapping of this file, from its first byte on: processes of this host that are given the file
+    /// reach the same pages, as long as they like.
+    ///
+    /// # Safety
+    /// It must be so, and stay so until the owner is dropped. The file is at least as long as the backing, and its length is sealed
+    /// (`F_SEAL_SHRINK`): others touch these pages without asking again.
+    pub unsafe fn shared_as(self, file: OwnedFd) -> Backing {
+        Backing { file: Some(file), ..self }
+    }
+
+    /// The file by which other processes can map the same pages; none for memory that is this process's own.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     /// The address of the first byte. To read or write through it is `unsafe` and needs a lease on a region over it.

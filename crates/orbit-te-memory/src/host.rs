@@ -5,7 +5,8 @@
 
 use crate::backing::Backing;
 use crate::error::MemoryError;
-use crate::sys::Mapping;
+use crate::sys::{Mapping, shared_pages_may_be_huge};
+use std::os::fd::OwnedFd;
 
 /// The pages that a buffer asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,6 +18,20 @@ pub enum PageSize {
     Huge,
 }
 
+/// Whether other processes of this host may be given a buffer's pages, which is what makes copies between two processes as fast as
+/// within one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sharing {
+    /// A file in memory (memfd), where the system gives one; it costs a descriptor. Where huge pages were asked for and files in memory
+    /// get none here, the huge pages win.
+    #[default]
+    WherePossible,
+    /// The process's own memory.
+    Never,
+    /// A file in memory, or an error.
+    Always,
+}
+
 /// How a buffer is made.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostOptions {
@@ -25,12 +40,15 @@ pub struct HostOptions {
     /// How many threads touch every page before the buffer is given out; zero leaves the pages to be made at first
     /// use. One thread prefaults a few GiB a second; more help from about 1 GiB on.
     pub prefault_threads: usize,
+    /// Whether processes of this host may be given its pages. Nobody is, before the memory is exposed.
+    pub sharing: Sharing,
 }
 
 /// Owned, zeroed host memory.
 #[derive(Debug)]
 pub struct HostBuffer {
     mapping: Mapping,
+    file: Option<OwnedFd>,
 }
 
 impl HostBuffer {
@@ -50,12 +68,26 @@ impl HostBuffer {
         if len == 0 {
             return Err(MemoryError::ZeroLength { what: "buffer" });
         }
-        let mapping = Mapping::anonymous(len, options.pages == PageSize::Huge)
-            .map_err(|source| MemoryError::NoMemory { length: len as u64, source })?;
-        mapping
-            .prefault(options.prefault_threads)
-            .map_err(|source| MemoryError::NoMemory { length: len as u64, source })?;
-        Ok(HostBuffer { mapping })
+        let no_memory = |source| MemoryError::NoMemory { length: len as u64, source };
+        let huge = options.pages == PageSize::Huge;
+        let shared = match options.sharing {
+            Sharing::Never => None,
+            Sharing::Always => Some(Mapping::shared(len, huge).map_err(no_memory)?),
+            Sharing::WherePossible if huge && !shared_pages_may_be_huge() => None,
+            // Descriptors may have run out, or files in memory be forbidden: the process's own memory serves as well.
+            Sharing::WherePossible => Mapping::shared(len, huge).ok(),
+        };
+        let (mapping, file) = match shared {
+            Some((mapping, file)) => (mapping, Some(file)),
+            None => (Mapping::anonymous(len, huge).map_err(no_memory)?, None),
+        };
+        mapping.prefault(options.prefault_threads).map_err(no_memory)?;
+        Ok(HostBuffer { mapping, file })
+    }
+
+    /// Whether other processes can be given its pages.
+    pub fn is_shareable(&self) -> bool {
+        self.file.is_some()
     }
 
     /// The bytes, while they are still the owner's alone.
@@ -85,7 +117,11 @@ impl HostBuffer {
         // the owner; consuming `self` ended every reference that the slice methods gave out.
         let backing = unsafe { Backing::external(base, len, self.mapping) };
         match backing {
-            Ok(backing) => backing,
+            // SAFETY: the file's length is sealed, and the mapping is of it from its first byte on.
+            Ok(backing) => match self.file {
+                Some(file) => unsafe { backing.shared_as(file) },
+                None => backing,
+            },
             Err(_) => unreachable!("a buffer's length is never zero"),
         }
     }

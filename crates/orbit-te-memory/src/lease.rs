@@ -13,9 +13,12 @@ const RETIRED: u64 = 1 << 63;
 /// Closed for the time of a revocation.
 const PAUSED: u64 = 1 << 62;
 const CLOSED: u64 = RETIRED | PAUSED;
-const COUNT: u64 = PAUSED - 1;
+/// Leases are counted in the low half, holds above them.
+const COUNT: u64 = HOLD - 1;
+const HOLD: u64 = 1 << 32;
+const HELD: u64 = PAUSED - 1;
 
-/// The count of leases of one region, with bits that say it takes no more. Retiring and pausing have a bit each, so
+/// The count of leases and holds of one region, with bits that say it takes no more. Retiring and pausing have a bit each, so
 /// that the end of a revocation can't open what was retired meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
@@ -50,8 +53,22 @@ impl Gate {
 
     /// One lease less.
     pub(crate) fn leave(&self) {
-        let before = self.state.fetch_sub(1, Ordering::Release);
-        if before & CLOSED != 0 && before & COUNT == 1 {
+        self.less(1);
+    }
+
+    /// One hold more. The caller has a lease, so nobody who waits for the gate has passed.
+    pub(crate) fn hold(&self) {
+        self.state.fetch_add(HOLD, Ordering::Acquire);
+    }
+
+    /// One hold less.
+    pub(crate) fn let_go(&self) {
+        self.less(HOLD);
+    }
+
+    fn less(&self, one: u64) {
+        let before = self.state.fetch_sub(one, Ordering::Release);
+        if before & CLOSED != 0 && before & HELD == one {
             // Taking the lock orders this wake-up after the waiter's look at the count.
             drop(self.lock.lock());
             self.drained.notify_all();
@@ -85,7 +102,11 @@ impl Gate {
         self.state.load(Ordering::Acquire) & COUNT
     }
 
-    /// Waits until no lease is left, for `limit`, and then calls `evict` and waits as much longer as that says; how many are left.
+    pub(crate) fn holds(&self) -> u64 {
+        (self.state.load(Ordering::Acquire) & HELD) / HOLD
+    }
+
+    /// Waits until no lease and no hold is left, for `limit`, and then calls `evict` and waits as much longer as that says; how many are left.
     pub(crate) fn wait_or(&self, limit: Duration, evict: impl FnOnce() -> Duration) -> u64 {
         match self.wait_drained(Instant::now().checked_add(limit)) {
             0 => 0,
@@ -93,15 +114,15 @@ impl Gate {
         }
     }
 
-    /// Waits until no lease is left, at the latest until `deadline` (none: for ever); the number of leases that are
+    /// Waits until no lease and no hold is left, at the latest until `deadline` (none: for ever); the number of those that are
     /// left. The count was zero once when zero is returned: whoever is just being refused is counted for a moment, and
     /// must not be taken for a lease afterwards.
     fn wait_drained(&self, deadline: Option<Instant>) -> u64 {
         let mut guard = self.lock.lock();
-        while self.count() > 0 {
+        while self.count() + self.holds() > 0 {
             match deadline {
                 Some(deadline) if self.drained.wait_until(&mut guard, deadline).timed_out() => {
-                    return self.count();
+                    return self.count() + self.holds();
                 }
                 Some(_) => {}
                 None => self.drained.wait(&mut guard),
@@ -136,6 +157,10 @@ impl Lease {
             return Some(self);
         }
         None
+    }
+
+    pub(crate) fn shared_grant(&self) -> Option<&Arc<Grant>> {
+        self.grant.as_ref()
     }
 
     /// The region it is a lease on.

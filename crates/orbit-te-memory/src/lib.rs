@@ -5,6 +5,7 @@
 //! - A [`Slice`] is a counted range of a region; requests carry slices, never borrowed buffers.
 //! - A [`Lease`] is held by everybody who may touch a region's bytes right now. Retiring a region waits for leases,
 //!   and a backing is dropped only after the last slice and the last lease.
+//! - A [`Hold`] stands for a peer that reaches a region by itself; a withdrawal recalls it and waits for it too.
 //! - The [`Registry`] is where a target looks a region up and checks a peer's request before a byte moves.
 //! - A [`Grant`] is a peer's right to a region: it has an owner, a generation and an expiry, and can be revoked alone.
 //! - A [`Domain`] is what a transport needs to make a region reachable.
@@ -18,6 +19,7 @@ pub mod backing;
 pub mod domain;
 pub mod error;
 pub mod grant;
+pub mod hold;
 pub mod host;
 pub mod lease;
 pub mod limit;
@@ -33,7 +35,8 @@ pub use backing::Backing;
 pub use domain::{Domain, KindSet, LocalKey, LocalSpan, RemoteKey};
 pub use error::MemoryError;
 pub use grant::{Grant, GrantId, GrantTerms, Grants, Holder};
-pub use host::{HostBuffer, HostOptions, PageSize};
+pub use hold::{Hold, Recall, Recalled};
+pub use host::{HostBuffer, HostOptions, PageSize, Sharing};
 pub use lease::Lease;
 pub use limit::{ByteLimit, OverLimit, RegistrationLimit, Unlimited};
 pub use orbit_te_wire::{Access, Generation, MemoryKind, RegionId};

@@ -112,6 +112,11 @@ impl Region {
         self.inner.gate.count()
     }
 
+    /// How many peers have a way to touch it by themselves.
+    pub fn holds(&self) -> u64 {
+        self.inner.gate.holds()
+    }
+
     /// Whether it takes new leases right now: it is neither retired nor being revoked.
     pub fn takes_leases(&self) -> bool {
         !self.inner.gate.is_closed()
@@ -176,12 +181,8 @@ impl Region {
         Ok(())
     }
 
-    /// Makes all descriptors given out so far stale: a peer that uses one is refused. Requests that were admitted before
-    /// go on; use [`crate::Registry::revoke`] to wait for them.
-    ///
-    /// # Errors
-    /// [`MemoryError::NoRandom`]: no new key, and nothing has changed.
-    pub fn renew(&self) -> Result<Generation, MemoryError> {
+    /// Another generation with another key.
+    pub(crate) fn renew(&self) -> Result<Generation, MemoryError> {
         // First the key: whoever sees the new generation finds the old key wrong.
         self.inner.key.store(random_key()?, Ordering::Release);
         Ok(Generation(self.inner.generation.fetch_add(1, Ordering::AcqRel) + 1))

@@ -4,6 +4,7 @@
 use crate::backing::Backing;
 use crate::error::MemoryError;
 use crate::grant::{GrantId, Grants, Holder};
+use crate::hold::{Recall, Recalled};
 use crate::lease::Lease;
 use crate::limit::{Charges, RegistrationLimit, Unlimited};
 use crate::region::{Region, WeakRegion, random_key};
@@ -12,7 +13,8 @@ use crate::sync::Mutex;
 use arc_swap::ArcSwap;
 use orbit_te_wire::{Access, Generation, RegionId, Status};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -20,10 +22,11 @@ use thiserror::Error;
 pub type RegionTable = HashMap<RegionId, Region>;
 
 /// A process's regions.
-#[derive(Debug)]
 pub struct Registry {
     table: Arc<ArcSwap<RegionTable>>,
     grants: Arc<Grants>,
+    /// Who is told what ends.
+    recalls: Mutex<Vec<Weak<dyn Recall>>>,
     /// Held while the table is replaced.
     making: Mutex<Making>,
 }
@@ -104,7 +107,24 @@ impl Registry {
     /// An empty registry that counts its bytes against this limit.
     pub fn with_limit(limit: Arc<dyn RegistrationLimit>) -> Arc<Registry> {
         let making = Making { last: 0, charges: Charges::new(limit), unpublished: Vec::new() };
-        Arc::new(Registry { table: Arc::default(), grants: Arc::default(), making: Mutex::new(making) })
+        Arc::new(Registry {
+            table: Arc::default(),
+            grants: Arc::default(),
+            recalls: Mutex::new(Vec::new()),
+            making: Mutex::new(making),
+        })
+    }
+
+    /// Has somebody told, from now on and as long as he lives, what ends.
+    pub fn on_recall(&self, who: Weak<dyn Recall>) {
+        let mut recalls = self.recalls.lock();
+        recalls.retain(|known| known.strong_count() > 0);
+        recalls.push(who);
+    }
+
+    fn recall(&self, what: Recalled) {
+        let recalls: Vec<_> = self.recalls.lock().iter().filter_map(Weak::upgrade).collect();
+        recalls.iter().for_each(|who| who.recall(what));
     }
 
     /// Registers all of a backing, with no domain.
@@ -210,6 +230,7 @@ impl Registry {
             }
         }
         self.grants.forget(region.id());
+        self.recall(Recalled::Region(region.id()));
         match region.gate().wait_or(limit, evict) {
             0 => Ok(()),
             leases => Err(region.still_leased(leases, limit)),
@@ -248,6 +269,7 @@ impl Registry {
         let Some(pause) = region.gate().pause(begun.checked_add(limit)) else {
             return Err(region.still_leased(region.leases(), limit));
         };
+        self.recall(Recalled::Region(region.id()));
         let leases = region.gate().wait_or(limit.saturating_sub(begun.elapsed()), evict);
         drop(pause);
         if leases > 0 {
@@ -256,6 +278,18 @@ impl Registry {
         if region.is_retired() {
             return Err(MemoryError::Retired { region: region.id() });
         }
+        Ok(generation)
+    }
+
+    /// Makes all descriptors of a region stale, and its grants with them, without waiting: a peer that uses one is refused. Requests that
+    /// were admitted before go on, and peers that reach the region by themselves stop soon; use [`Registry::revoke`] to wait for both.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoRandom`]: no new key, and nothing has changed.
+    pub fn renew(&self, region: &Region) -> Result<Generation, MemoryError> {
+        let generation = region.renew()?;
+        self.grants.forget(region.id());
+        self.recall(Recalled::Region(region.id()));
         Ok(generation)
     }
 
@@ -273,6 +307,7 @@ impl Registry {
     ) -> Result<(), MemoryError> {
         let grant = self.grants.get(id).ok_or(MemoryError::UnknownGrant { grant: id })?;
         grant.gate().retire();
+        self.recall(Recalled::Grant(id));
         match grant.gate().wait_or(limit, evict) {
             0 => Ok(()),
             leases => Err(MemoryError::StillLeased {
@@ -319,6 +354,12 @@ impl Registry {
     /// revocation waits, every generation counts as stale.
     pub fn admit(&self, request: &Request) -> Result<Lease, AdmitError> {
         admit(&self.table.load(), self.grants.anybody(), request, Instant::now())
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("regions", &self.len()).finish_non_exhaustive()
     }
 }
 

@@ -107,7 +107,7 @@ fn an_older_snapshot_does_not_open_a_withdrawn_region() {
 fn an_older_snapshot_does_not_keep_a_generation() {
     let (registry, region) = registered(Access::SHARED);
     let (snapshot, old) = (registry.table().load_full(), good(&region));
-    region.renew().unwrap();
+    registry.renew(&region).unwrap();
     assert_eq!(from(&registry, &snapshot, &old).map(drop), Err(AdmitError::StaleGeneration));
     assert!(from(&registry, &snapshot, &good(&region)).is_ok());
     let made_up = Request { generation: region.generation(), ..old };

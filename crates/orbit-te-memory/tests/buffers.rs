@@ -14,7 +14,7 @@ use std::time::Duration;
 const MIB: usize = 1024 * 1024;
 
 fn options(pages: PageSize, prefault_threads: usize) -> HostOptions {
-    HostOptions { pages, prefault_threads }
+    HostOptions { pages, prefault_threads, ..HostOptions::default() }
 }
 
 /// A buffer is as long as was asked, zeroed to its last byte, and writable to its last byte.

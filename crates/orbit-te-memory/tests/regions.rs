@@ -117,7 +117,8 @@ fn writing_needs_a_right_to_write() {
 
 #[test]
 fn a_descriptor_says_what_the_region_is() {
-    let region = region(100, Access::SHARED_READ);
+    let registry = Registry::new();
+    let region = registry.register(Backing::from_vec(vec![0; 100]).unwrap(), Access::SHARED_READ).unwrap();
     let keys = vec![TransportKey { transport: "tcp".into(), bytes: vec![1] }];
     let descriptor = region.describe(keys.clone());
     assert_eq!(descriptor.validate(), Ok(()));
@@ -125,7 +126,7 @@ fn a_descriptor_says_what_the_region_is() {
     assert_eq!((descriptor.base_offset, descriptor.length), (0, 100));
     assert_eq!((descriptor.kind, descriptor.access), (MemoryKind::Host, Access::SHARED_READ));
     assert_eq!(descriptor.keys, keys);
-    let renewed = region.renew().unwrap();
+    let renewed = registry.renew(&region).unwrap();
     assert!(renewed > descriptor.generation);
     assert_eq!(region.describe(Vec::new()).generation, renewed);
 }

@@ -109,7 +109,7 @@ pub use list::{Layout, ListError, ListFault, Side};
 pub use notification::{Notification, Notifications};
 pub use orbit_te_memory::{
     Access, Backing, ByteLimit, GrantId, HostBuffer, HostOptions, MemoryError, MemoryKind, OverLimit,
-    PageSize, Registration, RegistrationError, RegistrationLimit, Unlimited,
+    PageSize, Registration, RegistrationError, RegistrationLimit, Sharing, Unlimited,
 };
 pub use orbit_te_tcp::TcpConfig;
 pub use orbit_te_transport::{ErrorClass, Mismatch, OpError, OpErrorCode, OpKind, Priority};

@@ -45,7 +45,7 @@ pub(super) struct Orbit {
 impl Orbit {
     pub(super) fn new(role: Role, bytes: usize) -> anyhow::Result<Orbit> {
         // The same pages as the raw baseline's.
-        let options = HostOptions { pages: PageSize::Huge, prefault_threads: 1 };
+        let options = HostOptions { pages: PageSize::Huge, prefault_threads: 1, ..HostOptions::default() };
         let buffer = HostBuffer::with_options(bytes, options)?;
         let builder = orbit_te::Engine::builder();
         let engine = match role {

@@ -50,7 +50,7 @@ pub(super) struct Raw {
 impl Raw {
     pub(super) fn new(role: Role, bytes: usize) -> anyhow::Result<Raw> {
         // Huge pages where the system gives them, as the other engines' workers get.
-        let options = HostOptions { pages: PageSize::Huge, prefault_threads: 1 };
+        let options = HostOptions { pages: PageSize::Huge, prefault_threads: 1, ..HostOptions::default() };
         let buffer = Shared(Arc::new(Mutex::new(HostBuffer::with_options(bytes, options)?)));
         let port = match role {
             Role::Initiator => None,

@@ -7,4 +7,4 @@ mod mapping;
 
 pub(crate) use copy::copy_in;
 pub use copy::copy_out;
-pub(crate) use mapping::Mapping;
+pub(crate) use mapping::{Mapping, shared_pages_may_be_huge};

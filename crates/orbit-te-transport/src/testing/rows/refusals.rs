@@ -108,7 +108,8 @@ pub fn stale_generation_is_refused(pair: &mut dyn Pair) {
     let mut h = Harness::new(pair);
     let scene = scene(&mut h);
     let old = h.remote_key(scene.theirs);
-    assert!(h.memory(scene.theirs).region.renew().is_ok(), "no new key for the region");
+    let theirs = h.memory(scene.theirs);
+    assert!(theirs.side.registry.renew(&theirs.region).is_ok(), "no new key for the region");
     with_key(&mut h, &scene, old, OpErrorCode::StaleGeneration);
     h.reimport(scene.theirs);
     for kind in kinds(&h) {
