@@ -24,6 +24,9 @@ pub struct Capabilities {
     pub max_ops: u32,
     /// Whether the target's CPU takes part in every op.
     pub needs_target_cpu: bool,
+    /// Whether the target's registry is asked before memory is touched, so that numbers, generations, keys, rights and ranges are told
+    /// apart as it tells them.
+    pub admits: bool,
     /// Whether a cancelled or failed write can be fenced at the target: once it is completed as fenced, no byte of it
     /// can land any more.
     pub fences: bool,

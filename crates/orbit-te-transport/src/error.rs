@@ -260,6 +260,31 @@ impl fmt::Display for OpError {
     }
 }
 
+/// What keeps a transport from reaching a peer at all, until somebody changes how the two are set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+pub enum Barrier {
+    /// The peer is met at none of the places that it announced: it is on another host, or shares neither network namespace nor folder.
+    #[error(
+        "the peer is not met on this host: it is on another one, or shares neither network namespace nor socket folder"
+    )]
+    OtherHost,
+    /// The peer's process belongs to another user.
+    #[error("the peer's process belongs to user {user}, to whom this one does not talk")]
+    OtherUser {
+        /// The user's number.
+        user: u32,
+    },
+    /// The peer's process can't be named here.
+    #[error("the peer's process is not visible here: it is in another PID namespace")]
+    NotVisible,
+    /// The kernel forbids it.
+    #[error("the kernel does not permit it ({})", std::io::Error::from_raw_os_error(*os))]
+    Forbidden {
+        /// The system's error number.
+        os: i32,
+    },
+}
+
 /// Why a transport can't be opened, or a link not be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -271,6 +296,14 @@ pub enum TransportError {
         transport: &'static str,
         /// Why.
         reason: String,
+    },
+    /// The peer can't be reached by this transport as things are set up.
+    #[error("{transport}: {barrier}")]
+    Barred {
+        /// Which transport.
+        transport: &'static str,
+        /// Why.
+        barrier: Barrier,
     },
     /// A peer's address bytes do not parse or can't be used.
     #[error("{transport}: the peer's address can't be used: {reason}")]

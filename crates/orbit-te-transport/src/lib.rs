@@ -19,7 +19,7 @@ pub mod testing;
 pub mod transport;
 
 pub use capability::Capabilities;
-pub use error::{ErrorClass, Mismatch, OpError, OpErrorCode, TransportError};
+pub use error::{Barrier, ErrorClass, Mismatch, OpError, OpErrorCode, TransportError};
 pub use mailbox::{Mailbox, Notice, Undelivered};
 pub use op::{LinkId, Op, OpKind, Pieces, RemoteSpan, Token, Verify};
 pub use priority::{Priority, PriorityQueue};

@@ -116,7 +116,11 @@ pub enum Status {
 }
 
 impl Status {
-    fn from_u16(value: u16) -> Result<Status, WireError> {
+    /// The status of this number.
+    ///
+    /// # Errors
+    /// [`WireError::Unknown`].
+    pub fn from_u16(value: u16) -> Result<Status, WireError> {
         Ok(match value {
             0 => Status::Ok,
             1 => Status::UnknownRegion,

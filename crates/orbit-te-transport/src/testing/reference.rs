@@ -234,6 +234,7 @@ unsafe impl Transport for Reference {
             max_list_bytes: self.options.max_list_bytes,
             max_ops: self.options.max_ops,
             needs_target_cpu: true,
+            admits: true,
             fences: true,
             checksums: true,
             notifications: false,

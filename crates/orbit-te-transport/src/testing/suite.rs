@@ -16,8 +16,8 @@ pub enum Need {
     Read,
     /// That it writes.
     Write,
-    /// That the target's CPU checks every op, so that it tells regions and generations apart.
-    TargetCpu,
+    /// That the target's registry is asked, so that regions and generations are told apart.
+    Admits,
     /// A second target in the pair.
     SecondTarget,
     /// An unreachable address in the pair.
@@ -41,7 +41,7 @@ impl Need {
         let (has, reason) = match self {
             Need::Read => (can.supports(OpKind::Read), "it does not read".to_string()),
             Need::Write => (can.supports(OpKind::Write), "it does not write".to_string()),
-            Need::TargetCpu => (can.needs_target_cpu, "the target's CPU takes no part".to_string()),
+            Need::Admits => (can.admits, "the target's registry is not asked".to_string()),
             Need::SecondTarget => (pair.second_target().is_some(), "the pair has one target".to_string()),
             Need::Unreachable => {
                 (pair.connect_unreachable().is_some(), "the pair has no unreachable address".to_string())

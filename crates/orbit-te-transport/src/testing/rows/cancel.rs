@@ -22,7 +22,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row { name: "cancel_one_among_many", needs: &[Need::Write], check: cancel_one_among_many },
     Row {
         name: "cancel_while_the_target_is_silent",
-        needs: &[Need::TargetCpu],
+        needs: &[Need::Admits],
         check: cancel_while_the_target_is_silent,
     },
 ];

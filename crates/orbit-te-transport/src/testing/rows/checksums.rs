@@ -120,7 +120,7 @@ pub fn verified_are_refused(pair: &mut dyn Pair) {
             let length = length.min(h.capabilities().max_op_bytes);
             let op = h.op(kind, link, ours.at(1), none.at(2), length);
             h.run_all(&[op]);
-            if h.capabilities().needs_target_cpu {
+            if h.capabilities().admits {
                 expect_refused(&h, &op, OpErrorCode::AccessDenied);
             }
             h.verify();

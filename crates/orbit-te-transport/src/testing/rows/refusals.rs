@@ -12,12 +12,8 @@ use crate::testing::suite::{Need, Row};
 use orbit_te_memory::{Access, RegionId, RemoteKey};
 
 pub(crate) const ROWS: &[Row] = &[
-    Row { name: "unknown_region_is_refused", needs: &[Need::TargetCpu], check: unknown_region_is_refused },
-    Row {
-        name: "stale_generation_is_refused",
-        needs: &[Need::TargetCpu],
-        check: stale_generation_is_refused,
-    },
+    Row { name: "unknown_region_is_refused", needs: &[Need::Admits], check: unknown_region_is_refused },
+    Row { name: "stale_generation_is_refused", needs: &[Need::Admits], check: stale_generation_is_refused },
     Row { name: "wrong_key_is_refused", needs: &[], check: wrong_key_is_refused },
     Row { name: "out_of_range_is_refused", needs: &[], check: out_of_range_is_refused },
     Row { name: "length_zero_is_refused", needs: &[], check: length_zero_is_refused },
@@ -44,7 +40,7 @@ pub(super) fn kinds(h: &Harness<'_>) -> Vec<OpKind> {
 /// The op fails by itself; with exactly this code where the target's CPU can tell.
 #[track_caller]
 pub(super) fn expect_refused(h: &Harness<'_>, op: &Op, code: OpErrorCode) {
-    if h.capabilities().needs_target_cpu {
+    if h.capabilities().admits {
         h.expect_code(op, &[code]);
         return;
     }

@@ -13,15 +13,15 @@ use std::thread;
 use std::time::Instant;
 
 pub(crate) const ROWS: &[Row] = &[
-    Row { name: "retired_region_is_refused", needs: &[Need::TargetCpu], check: retired_region_is_refused },
+    Row { name: "retired_region_is_refused", needs: &[Need::Admits], check: retired_region_is_refused },
     Row {
         name: "nothing_lands_after_retire",
-        needs: &[Need::TargetCpu, Need::Write],
+        needs: &[Need::Admits, Need::Write],
         check: nothing_lands_after_retire,
     },
     Row {
         name: "nothing_lands_after_revoke",
-        needs: &[Need::TargetCpu, Need::Write],
+        needs: &[Need::Admits, Need::Write],
         check: nothing_lands_after_revoke,
     },
 ];

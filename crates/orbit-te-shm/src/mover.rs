@@ -1,0 +1,207 @@
+//! One step of an op: what is copied between two looks at everything else. Rule: nothing is touched but behind the region's gate, and
+//! nothing outside of the ranges that were checked.
+
+#![allow(unsafe_code)]
+
+use crate::domain::VANISHING;
+use crate::entry::Open;
+use crate::ops::OpState;
+use crate::sys::{self, Direction, Gate, MOST_RANGES, Process};
+use orbit_te_memory::Access;
+use orbit_te_transport::{OpError, OpErrorCode, OpKind};
+use orbit_te_wire::check_pieces;
+
+/// Pages are made present ahead for copies of at least this many bytes; others take them as they find them.
+const EXPECT_BYTES: u64 = 256 * 1024;
+
+/// What a step made of an op.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It goes on.
+    On,
+    /// All bytes are in place.
+    Done,
+    /// The gate is closed: nothing was touched.
+    Closed,
+    /// It can't go on.
+    Failed(OpError),
+}
+
+/// Whether an op fits its region and the rights to it.
+pub(crate) fn check(state: &OpState, open: &Open) -> Result<(), OpError> {
+    let op = &state.op;
+    let needed = match op.kind {
+        OpKind::Read => Access::REMOTE_READ,
+        OpKind::Write => Access::REMOTE_WRITE,
+    };
+    if !open.access.contains(needed) {
+        return Err(OpError::new(OpErrorCode::AccessDenied));
+    }
+    let size = open.length.min(op.remote.key.0[3]);
+    match &op.pieces {
+        None => match op.remote.offset.checked_add(op.local.length) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(OpError::new(OpErrorCode::OutOfRange)),
+        },
+        Some(pieces) => {
+            // SAFETY: whoever submitted the op keeps the slices alive and unchanged until its completion.
+            let table = unsafe { pieces.remote() };
+            check_pieces(table, size, op.local.length, op.kind == OpKind::Write).map_err(|bad| {
+                let error = OpError::from_status(bad.status).unwrap_or(OpError::new(OpErrorCode::BadLength));
+                OpError { piece: Some(bad.index).filter(|at| (*at as usize) < table.len()), ..error }
+            })
+        }
+    }
+}
+
+/// Copies up to `most` bytes of an op that [`check`] found good. The second value: the gate was closed meanwhile.
+pub(crate) fn step(
+    state: &mut OpState,
+    open: &mut Open,
+    gate: Gate<'_>,
+    process: Option<&Process>,
+    most: u64,
+) -> (Step, bool) {
+    if !gate.enter() {
+        return (Step::Closed, true);
+    }
+    let result = match process {
+        None if state.op.local.key != VANISHING => directly(state, open, most),
+        // The kernel answers where touching memory that has vanished would end the process.
+        None => by_kernel(state, open, &Process::own(), most, OpErrorCode::LocalMemoryFault),
+        Some(process) => {
+            let fault = match state.op.local.key {
+                VANISHING => OpErrorCode::LocalMemoryFault,
+                _ => OpErrorCode::RemoteMemoryFault,
+            };
+            by_kernel(state, open, process, most, fault)
+        }
+    };
+    let closed = gate.leave();
+    let step = match result {
+        Err(error) => Step::Failed(error),
+        Ok(()) if state.moved == state.op.local.length => Step::Done,
+        Ok(()) => Step::On,
+    };
+    (step, closed)
+}
+
+/// The rest of the piece that comes next: its address here, its offset in the region, and its length.
+fn next(state: &OpState) -> (u64, u64, u64) {
+    let op = &state.op;
+    match &op.pieces {
+        None => {
+            let moved = state.moved;
+            (op.local.address + moved, op.remote.offset + moved, op.local.length - moved)
+        }
+        Some(pieces) => {
+            // SAFETY: as in `check`.
+            let (here, there) = unsafe { (pieces.local(), pieces.remote()) };
+            let (at, within) = (state.piece as usize, state.within);
+            (here[at] + within, there[at].offset() + within, there[at].length() - within)
+        }
+    }
+}
+
+fn advance(state: &mut OpState, length: u64, left_of_piece: u64) {
+    state.moved += length;
+    if length == left_of_piece {
+        (state.piece, state.within) = (state.piece + 1, 0);
+    } else {
+        state.within += length;
+    }
+}
+
+fn directly(state: &mut OpState, open: &mut Open, most: u64) -> Result<(), OpError> {
+    // Neither is ever so: what is entered by mapping has a window, and `check` has found the range inside of it.
+    let broken = OpError::new(OpErrorCode::Protocol);
+    let window = open.window.as_mut().ok_or(broken)?;
+    let kind = state.op.kind;
+    let mut left = most.min(state.op.local.length - state.moved);
+    while left > 0 {
+        let (address, offset, of_piece) = next(state);
+        let length = of_piece.min(left);
+        if length >= EXPECT_BYTES {
+            window.expect(offset, length);
+        }
+        let there = window.range(offset, length).ok_or(broken)?;
+        let here = address as *mut u8;
+        // SAFETY: the local range is valid by the promise of whoever submitted the op, who keeps it until the completion; the other lies
+        // inside of the window, whose file can't be cut short, and which the rights that were checked let be written. The gate was passed,
+        // so the owner does not use it for anything else. Both are of different mappings: the owner's range is not among those that the
+        // submitter may name as his own, unless both are one process's, where overlapping is the caller's mixture to have.
+        unsafe {
+            match kind {
+                OpKind::Write => sys::copy(there, here, length as usize),
+                OpKind::Read => sys::copy(here, there, length as usize),
+            }
+        }
+        advance(state, length, of_piece);
+        left -= length;
+    }
+    Ok(())
+}
+
+fn by_kernel(
+    state: &mut OpState,
+    open: &Open,
+    process: &Process,
+    most: u64,
+    fault: OpErrorCode,
+) -> Result<(), OpError> {
+    const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    let direction = match state.op.kind {
+        OpKind::Read => Direction::Read,
+        OpKind::Write => Direction::Write,
+    };
+    let mut left = most.min(state.op.local.length - state.moved);
+    while left > 0 {
+        let (mut here, mut there) = ([EMPTY; MOST_RANGES], [EMPTY; MOST_RANGES]);
+        let before = (state.moved, state.piece, state.within);
+        let (mut count, mut bytes) = (0, 0);
+        while count < MOST_RANGES && bytes < left {
+            let (address, offset, of_piece) = next(state);
+            let length = of_piece.min(left - bytes);
+            let remote = match &open.window {
+                Some(window) => window.range(offset, length).map_or(0, |at| at as u64),
+                None => open.begin + offset,
+            };
+            let range =
+                |base: u64| libc::iovec { iov_base: base as *mut libc::c_void, iov_len: length as usize };
+            (here[count], there[count]) = (range(address), range(remote));
+            advance(state, length, of_piece);
+            (count, bytes) = (count + 1, bytes + length);
+        }
+        // SAFETY: the ranges here are valid by the promise of whoever submitted the op; where the other side is this process, they lie inside
+        // of the window, as above.
+        let copied = unsafe { process.copy(direction, &here[..count], &there[..count]) };
+        let (copied, error) = match copied {
+            Ok(copied) if copied == bytes => {
+                left -= bytes;
+                continue;
+            }
+            Ok(0) => (0, Some(std::io::Error::from_raw_os_error(libc::EFAULT))),
+            Ok(copied) => (copied, None),
+            Err(error) => (0, Some(error)),
+        };
+        // Back to where it began, and as far as it came: the next call begins with what can't be touched.
+        (state.moved, state.piece, state.within) = before;
+        let mut rest = copied;
+        while rest > 0 {
+            let (_, _, of_piece) = next(state);
+            let length = of_piece.min(rest);
+            advance(state, length, of_piece);
+            rest -= length;
+        }
+        left -= copied;
+        if let Some(error) = error {
+            let code = match error.raw_os_error() {
+                Some(libc::EFAULT) => fault,
+                Some(libc::ENOMEM | libc::EINTR) => OpErrorCode::LocalMemoryFault,
+                _ => OpErrorCode::LinkBroken,
+            };
+            return Err(OpError::io(code, &error));
+        }
+    }
+    Ok(())
+}

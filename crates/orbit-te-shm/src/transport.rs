@@ -1,0 +1,602 @@
+//! The transport itself: its tables, its event queue, and the contract's calls. Rule: each call does what is ready and returns; a copy is
+//! made step by step, so that nothing waits for a long one.
+
+#![allow(unsafe_code)]
+
+use crate::config::ShmConfig;
+use crate::domain::name;
+use crate::entry::{Entry, Open, Shown, shown};
+use crate::link::{Link, State};
+use crate::mover::{self, Step};
+use crate::ops::{OpSlot, OpTable};
+use crate::sys::{Received, Window};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use orbit_te_memory::{Access, KindSet};
+use orbit_te_transport::{
+    Arm, Capabilities, Event, LinkId, LinkLanes, Notice, Op, OpError, OpErrorCode, PriorityQueue, Progress,
+    Signs, Token, Transport, TransportError,
+};
+use orbit_te_wire::limits::MAX_PIECES;
+use orbit_te_wire::same_host::{MAX_BYTES, NoEntry, SameHost, SameHostAddress, Way};
+use orbit_te_wire::{Generation, PeerId, RegionId, Status};
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// The largest op: as large as TCP's, so that what fits one fits the other.
+const MAX_OP_BYTES: u64 = u64::MAX >> 8;
+/// What calls may copy between two polls: a tenth of a millisecond, and whoever submits is not held longer.
+const EAGER_BYTES: u64 = 512 * 1024;
+/// What one poll copies, so that its caller comes back to everything else.
+const POLL_BYTES: u64 = 1024 * 1024;
+/// How often connections are looked at while copies keep the transport busy.
+const LOOK: Duration = Duration::from_micros(100);
+
+struct LinkEntry {
+    generation: u32,
+    link: Option<Link>,
+}
+
+/// Moves bytes between processes of one host, in one of two ways. See [`Transport`] for what it promises.
+///
+/// It is the initiating side alone: a peer is let in by a [`crate::Door`].
+pub struct ShmTransport {
+    config: ShmConfig,
+    way: Way,
+    links: Vec<LinkEntry>,
+    free_links: Vec<u32>,
+    ops: OpTable,
+    /// Ops that can be copied.
+    ready: PriorityQueue<OpSlot>,
+    /// Ops whose region is entered when there is room: while nothing is ready, so that no region is left that somebody is about to use.
+    room: Vec<OpSlot>,
+    news: Vec<Event>,
+    epoll: Epoll,
+    /// What calls may still copy before the next poll.
+    may_copy_bytes: u64,
+    looked: Instant,
+    /// When something is due, at the earliest.
+    next_timer: Option<Instant>,
+    closed: bool,
+}
+
+impl ShmTransport {
+    /// A transport that reaches memory in this way.
+    ///
+    /// # Errors
+    /// [`TransportError::Io`] when the system gives no event queue.
+    pub fn new(config: ShmConfig, way: Way) -> Result<ShmTransport, TransportError> {
+        let config = config.bounded();
+        let io = |e: nix::Error| TransportError::Io { what: "an event queue".into(), source: e.into() };
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io)?;
+        Ok(ShmTransport {
+            ops: OpTable::new(config.max_ops),
+            ready: PriorityQueue::with_capacity(config.max_ops as usize),
+            room: Vec::new(),
+            config,
+            way,
+            links: Vec::new(),
+            free_links: Vec::new(),
+            news: Vec::new(),
+            epoll,
+            may_copy_bytes: EAGER_BYTES,
+            looked: Instant::now(),
+            next_timer: None,
+            closed: false,
+        })
+    }
+
+    fn find(&mut self, id: LinkId) -> Option<&mut Link> {
+        link_of(&mut self.links, id)
+    }
+
+    fn wake_by(&mut self, at: Instant) {
+        self.next_timer = Some(self.next_timer.map_or(at, |t| t.min(at)));
+    }
+
+    fn fail(&mut self, slot: OpSlot, code: OpErrorCode) {
+        self.ops.end(slot, Err(OpError::new(code)));
+    }
+
+    /// An op goes as far as it can without a copy: to its link, to its region, to those that are ready.
+    fn place(&mut self, slot: OpSlot, now: Instant) {
+        let unreachable_after = self.config.unreachable_after;
+        let Some(state) = self.ops.get_mut(slot) else { return };
+        let (id, key) = (state.op.link, shown(&state.op.remote.key));
+        let Some(link) = link_of(&mut self.links, id) else { return self.fail(slot, OpErrorCode::NoLink) };
+        if !link.is_up() {
+            link.waiting.push(slot);
+            let at = link.down_since.max(now) + unreachable_after;
+            return self.wake_by(at);
+        }
+        state.begun = true;
+        match link.entries.find(&key) {
+            Some(Entry::Asked { waiting, .. }) => waiting.push(slot),
+            Some(Entry::Open(open)) if open.expires.is_some_and(|at| at <= now) => {
+                // The owner says whether it may be used for longer, or that it is over.
+                self.leave(id, &key);
+                self.ask(id, key, slot, now);
+            }
+            Some(Entry::Open(open)) => match if state.checked { Ok(()) } else { mover::check(state, open) } {
+                Err(error) => self.ops.end(slot, Err(error)),
+                Ok(()) => {
+                    state.checked = true;
+                    self.ready.push(state.op.priority, slot);
+                }
+            },
+            None => self.ask(id, key, slot, now),
+        }
+    }
+
+    /// Asks the owner to be let in to a region, for this op and those that come meanwhile.
+    fn ask(&mut self, id: LinkId, key: Shown, slot: OpSlot, now: Instant) {
+        let most = self.config.regions as usize;
+        let Some(link) = self.find(id) else { return self.fail(slot, OpErrorCode::NoLink) };
+        let State::Up(up) = &link.state else { return self.fail(slot, OpErrorCode::LinkBroken) };
+        let most = most.min(up.gates.len() as usize);
+        if link.entries.len() >= most {
+            match link.entries.oldest().filter(|_| self.ready.is_empty()) {
+                Some(oldest) => self.leave(id, &oldest),
+                None => return self.room.push(slot),
+            }
+        }
+        let Some(link) = self.find(id) else { return };
+        link.last_request = link.last_request.wrapping_add(1);
+        let request = link.last_request;
+        link.entries.insert(key, Entry::Asked { request, waiting: vec![slot] });
+        let (region, generation) = (RegionId(key[0]), Generation(key[1]));
+        let enter = SameHost::Enter { request, region, generation, key: key[2] };
+        if let Err(error) = say(link, &enter) {
+            self.break_link(id, error, now);
+        }
+    }
+
+    /// Unmaps a region, and tells its owner.
+    fn leave(&mut self, id: LinkId, key: &Shown) {
+        let Some(link) = self.find(id) else { return };
+        if let Some(Entry::Open(open)) = link.entries.remove(key) {
+            let gate = open.gate;
+            drop(open);
+            // If it can't be said, the connection is ending, which says it as well.
+            let _ = say(link, &SameHost::Left { gate });
+        }
+    }
+
+    /// Copies one step of an op; how many bytes.
+    fn step(&mut self, slot: OpSlot, most: u64, now: Instant) -> u64 {
+        let most = most.min(self.config.chunk_bytes);
+        let Some(state) = self.ops.get_mut(slot) else {
+            // It has ended since, by a cancel or with its link.
+            self.ready.pop();
+            return 0;
+        };
+        let (id, key) = (state.op.link, shown(&state.op.remote.key));
+        let parts =
+            link_of(&mut self.links, id).and_then(|link| match (&link.state, link.entries.find(&key)) {
+                (State::Up(up), Some(Entry::Open(open))) => Some((up, open)),
+                _ => None,
+            });
+        let Some((up, open)) = parts else {
+            // It was left since, to make room.
+            self.ready.pop();
+            self.place(slot, now);
+            return 0;
+        };
+        let Some(gate) = up.gates.get(open.gate) else {
+            self.ready.pop();
+            self.fail(slot, OpErrorCode::Protocol);
+            return 0;
+        };
+        let before = state.moved;
+        let (step, closed) = mover::step(state, open, gate, up.process.as_ref(), most);
+        let moved = state.moved - before;
+        match step {
+            Step::On => drop(self.ready.take_turn(false)),
+            Step::Done => {
+                self.ready.take_turn(true);
+                self.ops.end(slot, Ok(()));
+            }
+            Step::Failed(error) => {
+                self.ready.take_turn(true);
+                self.ops.end(slot, Err(error));
+                if error.code == OpErrorCode::LinkBroken {
+                    let source = io::Error::from_raw_os_error(error.os.unwrap_or(0));
+                    let what = format!("{}: copying", name(self.way));
+                    self.break_link(id, TransportError::Io { what, source }, now);
+                }
+            }
+            Step::Closed => {
+                self.ready.pop();
+            }
+        }
+        if closed {
+            self.leave(id, &key);
+        }
+        if step == Step::Closed {
+            // What its owner says now is the reason.
+            self.place(slot, now);
+        }
+        moved
+    }
+
+    /// Copies what is ready, up to so many bytes; how many. Ops that end without a copy count as some.
+    fn copy(&mut self, mut budget: u64, now: Instant) -> u64 {
+        let mut moved = 0;
+        while let Some(slot) = self.ready.peek().copied().filter(|_| budget > 0) {
+            let now_moved = self.step(slot, budget, now);
+            moved += now_moved;
+            budget = budget.saturating_sub(now_moved.max(64));
+        }
+        moved
+    }
+
+    /// Takes what peers have said.
+    fn look(&mut self, now: Instant) -> bool {
+        self.looked = now;
+        let mut any = false;
+        let mut events = [EpollEvent::empty(); 32];
+        let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
+        for event in &events[..count] {
+            let slot = event.data() as usize;
+            let Some(generation) = self.links.get(slot).map(|entry| entry.generation) else { continue };
+            let id = LinkId { slot: slot as u32, generation };
+            // As many as there may be answers, and no more: others wait too.
+            for _ in 0..64 {
+                match self.hear(id, now) {
+                    Ok(true) => any = true,
+                    Ok(false) => break,
+                    Err(error) => {
+                        any = true;
+                        self.break_link(id, error, now);
+                        break;
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    /// Takes one message of a peer; false when there is none.
+    fn hear(&mut self, id: LinkId, now: Instant) -> Result<bool, TransportError> {
+        let transport = name(self.way);
+        let (way, config) = (self.way, self.config.clone());
+        let Some(link) = self.find(id) else { return Ok(false) };
+        let Some(socket) = link.socket() else { return Ok(false) };
+        let mut bytes = [0; MAX_BYTES];
+        let what = || format!("{transport}: the connection to the peer's door");
+        let received =
+            socket.receive(&mut bytes).map_err(|source| TransportError::Io { what: what(), source })?;
+        let (message, file) = match received {
+            Received::Nothing => return Ok(false),
+            Received::End => {
+                let source =
+                    io::Error::new(io::ErrorKind::UnexpectedEof, "the peer has closed it, or has ended");
+                return Err(TransportError::Io { what: what(), source });
+            }
+            Received::Message(count, file) => (SameHost::decode(&bytes[..count])?, file),
+        };
+        match message {
+            SameHost::Welcome { answer, gates, proof_address } => {
+                link.welcome(way, (answer, gates, proof_address), file, &config)?;
+                let waiting = std::mem::take(&mut link.waiting);
+                self.news.push(Event::LinkUp { link: id });
+                waiting.into_iter().for_each(|slot| self.place(slot, now));
+            }
+            SameHost::Entered { request, gate, begin, length, access, expires_ns } => {
+                let Some(key) = link.entries.asked(request) else {
+                    return Err(TransportError::RefusedByPeer("an answer to nothing".to_string()));
+                };
+                let access = Access::from_bits_truncate(access);
+                let expires = match expires_ns {
+                    0 => None,
+                    left => now.checked_add(Duration::from_nanos(left)),
+                };
+                let window = match way {
+                    Way::Kernel => Ok(None),
+                    Way::Mapping => map(file, begin, length, access).map(Some),
+                };
+                let Some(Entry::Asked { waiting, .. }) = link.entries.remove(&key) else { return Ok(true) };
+                match window {
+                    Ok(window) => {
+                        let open = Open { gate, begin, length, access, expires, window };
+                        link.entries.insert(key, Entry::Open(open));
+                        waiting.into_iter().for_each(|slot| self.place(slot, now));
+                    }
+                    Err(error) => {
+                        // This side can't map it, which says nothing of other regions.
+                        tracing::warn!(%error, "{transport}: a region of a peer can't be mapped");
+                        say(link, &SameHost::Left { gate })?;
+                        let error = OpError::io(OpErrorCode::Unsupported, &error);
+                        waiting.into_iter().for_each(|slot| self.ops.end(slot, Err(error)));
+                    }
+                }
+            }
+            SameHost::Refused { request, why } => {
+                let key = link.entries.asked(request);
+                if let Some(Entry::Asked { waiting, .. }) = key.and_then(|key| link.entries.remove(&key)) {
+                    let error = refusal(why);
+                    waiting.into_iter().for_each(|slot| self.ops.end(slot, Err(error)));
+                }
+            }
+            SameHost::Farewell { reason } => return Err(TransportError::RefusedByPeer(reason)),
+            SameHost::Knock { .. } | SameHost::Enter { .. } | SameHost::Left { .. } => {
+                return Err(TransportError::RefusedByPeer("it says what only this side may say".to_string()));
+            }
+        }
+        Ok(true)
+    }
+
+    /// A link is down: what was under way on it fails, what waited for it goes on waiting.
+    fn break_link(&mut self, id: LinkId, error: TransportError, now: Instant) {
+        let config = self.config.clone();
+        let Some(link) = self.find(id) else { return };
+        link.fall(&config, now);
+        let State::Down { again } = link.state else { return };
+        tracing::debug!(%error, "{}: a link is down", name(self.way));
+        // Those that wait for the link have not begun, and go on waiting.
+        self.ops.end_where(OpErrorCode::LinkBroken, |state| state.op.link == id && state.begun);
+        self.wake_by(again);
+        self.news.push(Event::LinkDown { link: id, error });
+    }
+
+    /// Makes links that are due, and fails what has waited too long; whether anything happened.
+    fn look_after(&mut self, now: Instant) -> bool {
+        if self.next_timer.is_none_or(|at| at > now) {
+            return false;
+        }
+        self.next_timer = None;
+        let (config, way) = (self.config.clone(), self.way);
+        for slot in 0..self.links.len() {
+            let id = LinkId { slot: slot as u32, generation: self.links[slot].generation };
+            let Some(link) = self.find(id) else { continue };
+            match &link.state {
+                State::Down { again } if *again <= now => {
+                    let knocked = link.knock(&config, way, now);
+                    let watched = knocked.and_then(|()| self.watch(id));
+                    match watched {
+                        Ok(()) => self.wake_by(now + config.answer_timeout),
+                        Err(error) => self.break_link(id, error, now),
+                    }
+                }
+                State::Down { again } => {
+                    let again = *again;
+                    self.wake_by(again);
+                }
+                State::Knocked { due, .. } if *due <= now => {
+                    let what = format!("{}: the peer's door does not answer", name(way));
+                    let source = io::Error::from(io::ErrorKind::TimedOut);
+                    self.break_link(id, TransportError::Io { what, source }, now);
+                }
+                State::Knocked { due, .. } => {
+                    let due = *due;
+                    self.wake_by(due);
+                }
+                State::Up(_) => {}
+            }
+            let Some(link) = self.find(id) else { continue };
+            if !link.is_up() && !link.waiting.is_empty() {
+                let at = link.down_since + config.unreachable_after;
+                if at <= now {
+                    let waiting = std::mem::take(&mut link.waiting);
+                    waiting.into_iter().for_each(|slot| self.fail(slot, OpErrorCode::Unreachable));
+                } else {
+                    self.wake_by(at);
+                }
+            }
+        }
+        true
+    }
+
+    fn watch(&mut self, id: LinkId) -> Result<(), TransportError> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(id.slot));
+        let entry = self.links.get(id.slot as usize);
+        let Some(socket) = entry.and_then(|entry| entry.link.as_ref()).and_then(Link::socket) else {
+            return Ok(());
+        };
+        self.epoll.add(socket.as_fd(), event).map_err(|e| TransportError::Io {
+            what: format!("{}: watching a connection", name(self.way)),
+            source: e.into(),
+        })
+    }
+}
+
+fn link_of(links: &mut [LinkEntry], id: LinkId) -> Option<&mut Link> {
+    let entry = links.get_mut(id.slot as usize)?;
+    entry.link.as_mut().filter(|_| entry.generation == id.generation)
+}
+
+fn say(link: &Link, message: &SameHost) -> Result<(), TransportError> {
+    let bytes = message.encode()?;
+    let Some(socket) = link.socket() else { return Ok(()) };
+    let what = || "the connection to the peer's door".to_string();
+    socket.send(&bytes, None).map_err(|source| TransportError::Io { what: what(), source })
+}
+
+fn map(file: Option<OwnedFd>, begin: u64, length: u64, access: Access) -> io::Result<Window> {
+    let missing = || io::Error::new(io::ErrorKind::InvalidData, "the peer sent no file");
+    Window::map(&file.ok_or_else(missing)?, begin, length, access.contains(Access::REMOTE_WRITE))
+}
+
+/// The error that a refusal means.
+fn refusal(why: NoEntry) -> OpError {
+    match why {
+        NoEntry::Admission(status) => match Status::from_u16(status).map(OpError::from_status) {
+            Ok(Some(error)) => error,
+            Ok(None) | Err(_) => OpError::new(OpErrorCode::Protocol),
+        },
+        NoEntry::NotShareable | NoEntry::PartOfBuffer | NoEntry::Full => {
+            OpError::new(OpErrorCode::Unsupported)
+        }
+        NoEntry::System(os) => OpError { os: Some(os), ..OpError::new(OpErrorCode::Unsupported) },
+    }
+}
+
+// SAFETY: each op that is taken stands in the table until its completion was given out, and completes once (promise 1). It completes with
+// success when all its bytes are copied, by this thread, which makes them visible to whoever is told (2). Copies are made by calls of this
+// object alone, and only for ops that are not over (3); so a cancelled op, or one of a link that fell, is touched no more, at either side (4).
+unsafe impl Transport for ShmTransport {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: name(self.way),
+            read: true,
+            write: true,
+            kinds: KindSet::HOST,
+            max_op_bytes: MAX_OP_BYTES,
+            max_pieces: MAX_PIECES,
+            max_list_bytes: MAX_OP_BYTES,
+            max_ops: self.config.max_ops,
+            needs_target_cpu: false,
+            admits: true,
+            fences: true,
+            checksums: false,
+            notifications: false,
+        }
+    }
+
+    fn connect(&mut self, _peer: PeerId, address: &[u8], now: Instant) -> Result<LinkId, TransportError> {
+        let transport = name(self.way);
+        let bad = |reason: String| TransportError::BadAddress { transport, reason };
+        let address = SameHostAddress::decode(address).map_err(|error| bad(error.to_string()))?;
+        if address.places.is_empty() {
+            return Err(bad("it names no place".to_string()));
+        }
+        let slot = match self.free_links.pop() {
+            Some(slot) => slot,
+            None if self.links.len() < self.config.max_links as usize => {
+                self.links.push(LinkEntry { generation: 0, link: None });
+                self.links.len() as u32 - 1
+            }
+            None => return Err(TransportError::TooManyLinks { transport, limit: self.links.len() }),
+        };
+        let link = Link::new(address, &self.config, now);
+        let entry = &mut self.links[slot as usize];
+        entry.link = Some(link);
+        let id = LinkId { slot, generation: entry.generation };
+        self.wake_by(now);
+        Ok(id)
+    }
+
+    fn deliver(&mut self, link: LinkId, _bytes: &[u8], now: Instant) -> Result<(), TransportError> {
+        if self.find(link).is_none() {
+            return Err(TransportError::NoLink { transport: name(self.way) });
+        }
+        self.disconnect(link, now);
+        Err(TransportError::RefusedByPeer("this transport takes no bytes over the control link".to_string()))
+    }
+
+    unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize {
+        let mut taken = 0;
+        for op in ops {
+            if self.closed {
+                break;
+            }
+            let Some(slot) = self.ops.insert(*op) else { break };
+            taken += 1;
+            let length = op.local.length;
+            // SAFETY: whoever submits vouches for the slices.
+            let whole = op.pieces.is_none_or(|pieces| sum(unsafe { pieces.remote() }) == Some(length));
+            if length == 0 || length > MAX_OP_BYTES || !whole {
+                self.fail(slot, OpErrorCode::BadLength);
+            } else if op.verify.is_on() {
+                self.fail(slot, OpErrorCode::Unsupported);
+            } else if op.pieces.is_some_and(|pieces| pieces.len() > MAX_PIECES as usize) {
+                self.fail(slot, OpErrorCode::BadLength);
+            } else {
+                self.place(slot, now);
+            }
+        }
+        if !self.ready.is_empty() && self.may_copy_bytes > 0 {
+            let moved = self.copy(self.may_copy_bytes, now);
+            self.may_copy_bytes = self.may_copy_bytes.saturating_sub(moved);
+        }
+        taken
+    }
+
+    unsafe fn notify(&mut self, _notice: &Notice, _now: Instant) -> bool {
+        false
+    }
+
+    fn cancel(&mut self, tokens: RangeInclusive<Token>, _now: Instant) {
+        // Nothing is copied for them any more, at either side.
+        self.ops.end_where(OpErrorCode::Cancelled, |state| tokens.contains(&state.op.token));
+    }
+
+    fn poll(&mut self, now: Instant, budget: usize, out: &mut Progress) -> bool {
+        self.may_copy_bytes = EAGER_BYTES;
+        let mut any = self.look_after(now);
+        if !self.ops.has_done() || now.saturating_duration_since(self.looked) >= LOOK {
+            any |= self.look(now);
+        }
+        if !self.ready.is_empty() {
+            self.copy(POLL_BYTES, now);
+            any = true;
+        }
+        if self.ready.is_empty() && !self.room.is_empty() {
+            std::mem::take(&mut self.room).into_iter().for_each(|slot| self.place(slot, now));
+        }
+        for _ in 0..budget {
+            let Some(completion) = self.ops.next_done() else { break };
+            out.completions.push(completion);
+            any = true;
+        }
+        any |= !self.news.is_empty();
+        out.events.append(&mut self.news);
+        any
+    }
+
+    fn arm(&mut self, now: Instant) -> Arm {
+        let ready = !self.ready.is_empty() || self.ops.has_done() || !self.news.is_empty();
+        if ready || self.next_timer.is_some_and(|at| at <= now) {
+            return Arm::Ready;
+        }
+        Arm::Sleep { fd: Some(self.epoll.0.as_raw_fd()), until: self.next_timer }
+    }
+
+    fn lanes(&self, link: LinkId, now: Instant) -> Option<LinkLanes> {
+        let entry = self.links.get(link.slot as usize)?;
+        let known = entry.link.as_ref().filter(|_| entry.generation == link.generation)?;
+        let unreachable = !known.is_up() && now >= known.down_since + self.config.unreachable_after;
+        Some(LinkLanes { up: u32::from(known.is_up()), wanted: 1, unreachable })
+    }
+
+    fn signs(&mut self, _link: LinkId, _now: Instant) -> Signs {
+        Signs::default()
+    }
+
+    fn disconnect(&mut self, id: LinkId, _now: Instant) {
+        if self.find(id).is_none() {
+            return;
+        }
+        self.ops.end_where(OpErrorCode::NoLink, |state| state.op.link == id);
+        let entry = &mut self.links[id.slot as usize];
+        entry.link = None;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free_links.push(id.slot);
+    }
+
+    fn close(&mut self, _now: Instant) {
+        self.closed = true;
+        self.ops.end_where(OpErrorCode::Closed, |_| true);
+        self.ready.clear();
+        self.room.clear();
+        self.links.clear();
+        self.free_links.clear();
+        self.next_timer = None;
+    }
+
+    fn is_drained(&self) -> bool {
+        self.ops.is_empty()
+    }
+}
+
+/// The bytes of all pieces; none when they are more than can be counted.
+fn sum(table: &[orbit_te_wire::Piece]) -> Option<u64> {
+    table.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.length()))
+}
+
+impl std::fmt::Debug for ShmTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShmTransport").field("way", &self.way).finish_non_exhaustive()
+    }
+}
