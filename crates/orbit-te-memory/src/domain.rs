@@ -37,9 +37,30 @@ impl KindSet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct LocalKey(pub u64);
 
+impl LocalKey {
+    /// Host memory as transports that need no registration know it.
+    pub const HOST: LocalKey = LocalKey(0);
+    /// The same, of memory that may vanish while it is touched ([`crate::Backing::may_vanish`]): only the kernel may touch it.
+    pub const VANISHING: LocalKey = LocalKey(1);
+
+    /// The key of a region of host memory at transports that need no registration.
+    pub fn of_host(region: &Region) -> LocalKey {
+        if region.backing().may_vanish() { LocalKey::VANISHING } else { LocalKey::HOST }
+    }
+}
+
 /// The key by which a transport reaches a peer's region. Means something only to the domain that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RemoteKey(pub [u64; 4]);
+
+impl RemoteKey {
+    /// The key of a peer's region at transports that need nothing but what its owner is shown: its number, generation and key; and where
+    /// the description ends, so that an op that reaches past it is refused whole. One and the same at each of them.
+    pub fn of_host(descriptor: &RegionDescriptor, key: u64) -> RemoteKey {
+        let end = descriptor.base_offset.saturating_add(descriptor.length);
+        RemoteKey([descriptor.region.0, descriptor.generation.0, key, end])
+    }
+}
 
 /// The local addresses of an op. Small and `Copy`: whoever submits it keeps a lease on the region meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,9 +5,6 @@ use orbit_te_memory::{Domain, KindSet, LocalKey, MemoryError, Region, RemoteKey}
 use orbit_te_wire::RegionDescriptor;
 use orbit_te_wire::same_host::{NoEntry, Way};
 
-/// The local key of memory that may vanish while it is touched.
-pub(crate) const VANISHING: LocalKey = LocalKey(1);
-
 /// What stands in the way of a peer's memory, as its descriptor tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
@@ -84,7 +81,7 @@ impl Domain for ShmDomain {
             let reason = format!("{:?} memory is not reachable by the CPU", region.kind());
             return Err(MemoryError::Refused { domain: self.name(), reason });
         }
-        Ok(if region.backing().may_vanish() { VANISHING } else { LocalKey(0) })
+        Ok(LocalKey::of_host(region))
     }
 
     fn remote_key(&self, region: &Region, key: u64) -> Vec<u8> {
@@ -110,9 +107,7 @@ impl Domain for ShmDomain {
             .get(..8)
             .and_then(|key| key.try_into().ok())
             .ok_or_else(|| bad(format!("the key is not {KEY_BYTES} bytes long")))?;
-        // The end travels along, so that an op that reaches past what was described is refused.
-        let end = descriptor.base_offset.saturating_add(descriptor.length);
-        Ok(RemoteKey([descriptor.region.0, descriptor.generation.0, u64::from_le_bytes(key), end]))
+        Ok(RemoteKey::of_host(descriptor, u64::from_le_bytes(key)))
     }
 
     fn forget(&self, _key: RemoteKey) {}

@@ -3,11 +3,10 @@
 
 #![allow(unsafe_code)]
 
-use crate::domain::VANISHING;
 use crate::entry::Open;
 use crate::ops::OpState;
 use crate::sys::{self, Direction, Gate, MOST_RANGES, Process};
-use orbit_te_memory::Access;
+use orbit_te_memory::{Access, LocalKey};
 use orbit_te_transport::{OpError, OpErrorCode, OpKind};
 use orbit_te_wire::check_pieces;
 
@@ -66,12 +65,12 @@ pub(crate) fn step(
         return (Step::Closed, true);
     }
     let result = match process {
-        None if state.op.local.key != VANISHING => directly(state, open, most),
+        None if state.op.local.key != LocalKey::VANISHING => directly(state, open, most),
         // The kernel answers where touching memory that has vanished would end the process.
         None => by_kernel(state, open, &Process::own(), most, OpErrorCode::LocalMemoryFault),
         Some(process) => {
             let fault = match state.op.local.key {
-                VANISHING => OpErrorCode::LocalMemoryFault,
+                LocalKey::VANISHING => OpErrorCode::LocalMemoryFault,
                 _ => OpErrorCode::RemoteMemoryFault,
             };
             by_kernel(state, open, process, most, fault)

@@ -573,6 +573,8 @@ unsafe impl Transport for ShmTransport {
         entry.link = None;
         entry.generation = entry.generation.wrapping_add(1);
         self.free_links.push(id.slot);
+        self.news
+            .retain(|e| !matches!(e, Event::LinkUp { link } | Event::LinkDown { link, .. } if *link == id));
     }
 
     fn close(&mut self, _now: Instant) {

@@ -22,7 +22,7 @@ impl Domain for TcpDomain {
             let reason = format!("{:?} memory is not reachable by the CPU", region.kind());
             return Err(MemoryError::Refused { domain: TRANSPORT, reason });
         }
-        Ok(LocalKey(0))
+        Ok(LocalKey::of_host(region))
     }
 
     fn remote_key(&self, _region: &Region, key: u64) -> Vec<u8> {
@@ -37,10 +37,7 @@ impl Domain for TcpDomain {
         let bad = |reason: &str| MemoryError::BadRemoteKey { domain: TRANSPORT, reason: reason.to_string() };
         let bytes = descriptor.key(TRANSPORT).ok_or_else(|| bad("the descriptor has no key for TCP"))?;
         let key: [u8; 8] = bytes.try_into().map_err(|_| bad("the key for TCP is not 8 bytes long"))?;
-        let key = u64::from_le_bytes(key);
-        // The end travels along, so that an op that reaches past it is refused whole, before its first part is sent.
-        let end = descriptor.base_offset.saturating_add(descriptor.length);
-        Ok(RemoteKey([descriptor.region.0, descriptor.generation.0, key, end]))
+        Ok(RemoteKey::of_host(descriptor, u64::from_le_bytes(key)))
     }
 
     fn forget(&self, _key: RemoteKey) {}

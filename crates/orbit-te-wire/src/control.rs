@@ -2,10 +2,11 @@
 //! request carries a number that its answer repeats.
 
 use crate::codec;
-use crate::descriptor::RegionDescriptor;
+use crate::descriptor::{RegionDescriptor, TransportAddress};
 use crate::error::WireError;
 use crate::limits::{
-    MAX_CONTROL_BYTES, MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES, MAX_REASON_BYTES, MAX_TRANSPORT_NAME_BYTES,
+    MAX_CONTROL_BYTES, MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES, MAX_REASON_BYTES, MAX_TRANSPORT_KEYS,
+    MAX_TRANSPORT_NAME_BYTES,
 };
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +77,20 @@ pub enum Control {
         /// Why, in words.
         reason: String,
     },
+    /// At which addresses are your transports reached in this session, beside the lanes that are made to the listening port? Asked of a
+    /// side with [`crate::Features::ADDRESSES`].
+    Addresses {
+        /// The number to repeat.
+        request: u64,
+    },
+    /// At these; at most [`MAX_TRANSPORT_KEYS`]. They are for this session alone.
+    AddressesAre {
+        /// The request's number.
+        request: u64,
+        /// One for each transport that has one.
+        #[serde(deserialize_with = "codec::list::<MAX_TRANSPORT_KEYS, _, _>")]
+        addresses: Vec<TransportAddress>,
+    },
 }
 
 impl Control {
@@ -127,7 +142,11 @@ impl Control {
                 bound("transport name", transport.len(), MAX_TRANSPORT_NAME_BYTES)?;
                 bound("transport message", bytes.len(), MAX_NOTIFICATION_BYTES)
             }
-            Control::Ping { .. } | Control::Pong { .. } => Ok(()),
+            Control::AddressesAre { addresses, .. } => {
+                bound("list of addresses", addresses.len(), MAX_TRANSPORT_KEYS)?;
+                addresses.iter().try_for_each(TransportAddress::validate)
+            }
+            Control::Ping { .. } | Control::Pong { .. } | Control::Addresses { .. } => Ok(()),
         }
     }
 }

@@ -4,7 +4,7 @@
 use crate::codec;
 use crate::error::WireError;
 use crate::ids::{Generation, RegionId};
-use crate::limits::{MAX_TRANSPORT_KEY_BYTES, MAX_TRANSPORT_KEYS, MAX_TRANSPORT_NAME_BYTES};
+use crate::limits::{MAX_TRANSPORT_ADDRESS_BYTES, MAX_TRANSPORT_KEY_BYTES, MAX_TRANSPORT_KEYS, MAX_TRANSPORT_NAME_BYTES};
 use serde::{Deserialize, Serialize};
 
 bitflags::bitflags! {
@@ -59,6 +59,16 @@ pub struct TransportKey {
     pub bytes: Vec<u8>,
 }
 
+/// Where one transport of a process is reached: opaque to everybody else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransportAddress {
+    /// The transport's name; at most [`MAX_TRANSPORT_NAME_BYTES`].
+    pub transport: String,
+    /// Its bytes; at most [`MAX_TRANSPORT_ADDRESS_BYTES`].
+    #[serde(with = "codec::bytes")]
+    pub bytes: Vec<u8>,
+}
+
 /// A region as its owner describes it to others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionDescriptor {
@@ -77,6 +87,21 @@ pub struct RegionDescriptor {
     /// One key for each transport that can reach it; at most [`MAX_TRANSPORT_KEYS`].
     #[serde(deserialize_with = "codec::list::<MAX_TRANSPORT_KEYS, _, _>")]
     pub keys: Vec<TransportKey>,
+}
+
+impl TransportAddress {
+    /// Refuses what is over a limit.
+    pub(crate) fn validate(&self) -> Result<(), WireError> {
+        let (name, bytes) = (self.transport.len(), self.bytes.len());
+        let over = |what, got, limit| Err(WireError::TooLong { what, got: got as u64, limit: limit as u64 });
+        if name > MAX_TRANSPORT_NAME_BYTES {
+            return over("transport name", name, MAX_TRANSPORT_NAME_BYTES);
+        }
+        if bytes > MAX_TRANSPORT_ADDRESS_BYTES {
+            return over("transport address", bytes, MAX_TRANSPORT_ADDRESS_BYTES);
+        }
+        Ok(())
+    }
 }
 
 impl RegionDescriptor {

@@ -30,12 +30,15 @@ bitflags::bitflags! {
         const NOTIFICATIONS = 1;
         /// A lane can be closed at the target on request, with an answer once nothing of it can land any more.
         const LANE_FENCE = 1 << 1;
+        /// It tells at which addresses its transports are reached: [`crate::Control::Addresses`] is answered.
+        const ADDRESSES = 1 << 2;
     }
 }
 
 impl Features {
     /// All that this implementation can do.
-    pub const OURS: Features = Features::NOTIFICATIONS.union(Features::LANE_FENCE);
+    pub const OURS: Features =
+        Features::NOTIFICATIONS.union(Features::LANE_FENCE).union(Features::ADDRESSES);
 }
 
 /// What the connection is for.

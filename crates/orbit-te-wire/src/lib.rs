@@ -26,7 +26,7 @@ pub mod same_host;
 pub mod token;
 
 pub use control::{Control, RefusalCode};
-pub use descriptor::{Access, MemoryKind, RegionDescriptor, TransportKey};
+pub use descriptor::{Access, MemoryKind, RegionDescriptor, TransportAddress, TransportKey};
 pub use error::WireError;
 pub use frame::{FRAME_BYTES, Frame, FrameOp, Status, TRAILER_BYTES};
 pub use hello::{AuthSlot, Features, Hello, HelloReply, Role};

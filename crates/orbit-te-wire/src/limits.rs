@@ -21,6 +21,8 @@ pub const MAX_REASON_BYTES: usize = 4096;
 pub const MAX_NOTIFICATION_BYTES: usize = 64 * 1024;
 /// The most bytes in the key that one transport adds to a region descriptor.
 pub const MAX_TRANSPORT_KEY_BYTES: usize = 1024;
+/// The most bytes in the address of one transport.
+pub const MAX_TRANSPORT_ADDRESS_BYTES: usize = 4096;
 /// The most transports that may add a key to a region descriptor.
 pub const MAX_TRANSPORT_KEYS: usize = 16;
 /// The most addresses in a token or a transport's announcement.
@@ -37,6 +39,10 @@ pub const MAX_SESSION_LANES: u32 = 256;
 const _: () = assert!(MAX_NOTIFICATION_BYTES + MAX_NAME_BYTES + 256 <= MAX_CONTROL_BYTES);
 const _: () = assert!(
     MAX_TRANSPORT_KEYS * (MAX_TRANSPORT_KEY_BYTES + MAX_TRANSPORT_NAME_BYTES + 16) + 4096
+        <= MAX_CONTROL_BYTES
+);
+const _: () = assert!(
+    MAX_TRANSPORT_KEYS * (MAX_TRANSPORT_ADDRESS_BYTES + MAX_TRANSPORT_NAME_BYTES + 16) + 4096
         <= MAX_CONTROL_BYTES
 );
 const _: () = assert!(MAX_REASON_BYTES + 256 <= MAX_CONTROL_BYTES);

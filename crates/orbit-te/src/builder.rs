@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
 use orbit_te_memory::RegistrationLimit;
+use orbit_te_shm::ShmConfig;
 use orbit_te_tcp::TcpConfig;
 use orbit_te_wire::limits::MAX_ADDRESSES;
 use std::net::SocketAddr;
@@ -63,6 +64,12 @@ impl EngineBuilder {
     /// Settings of the TCP transport.
     pub fn tcp(mut self, config: TcpConfig) -> Self {
         self.config.tcp = config;
+        self
+    }
+
+    /// Settings of the ways to other processes of this host; none: they are reached over TCP like everybody else.
+    pub fn shm(mut self, config: Option<ShmConfig>) -> Self {
+        self.config.shm = config;
         self
     }
 

@@ -1,6 +1,7 @@
 //! An engine's settings. Rule: each says how to size it and what it costs; the defaults need no tuning.
 
 use orbit_te_memory::{RegistrationLimit, Unlimited};
+use orbit_te_shm::ShmConfig;
 use orbit_te_tcp::TcpConfig;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -52,6 +53,10 @@ pub struct Config {
     pub heartbeat: Duration,
     /// Settings of the TCP transport.
     pub tcp: TcpConfig,
+    /// Settings of the ways to other processes of this host, which are taken where they can be: memory that the peer's engine owns is mapped,
+    /// other memory copied by the kernel. `None`: TCP to everybody. One more thread, and two sockets for each peer on this host.
+    /// Default [`ShmConfig::default`].
+    pub shm: Option<ShmConfig>,
 }
 
 impl Default for Config {
@@ -74,6 +79,7 @@ impl Default for Config {
             control_timeout: Duration::from_secs(5),
             heartbeat: Duration::from_secs(5),
             tcp: TcpConfig::default(),
+            shm: Some(ShmConfig::default()),
         }
     }
 }

@@ -83,6 +83,8 @@ mod receipt;
 mod region;
 mod registration;
 mod retention;
+mod router;
+mod same_host;
 mod segment;
 mod serving;
 mod session;
@@ -111,6 +113,7 @@ pub use orbit_te_memory::{
     Access, Backing, ByteLimit, GrantId, HostBuffer, HostOptions, MemoryError, MemoryKind, OverLimit,
     PageSize, Registration, RegistrationError, RegistrationLimit, Sharing, Unlimited,
 };
+pub use orbit_te_shm::{ShmConfig, SocketFolder};
 pub use orbit_te_tcp::TcpConfig;
 pub use orbit_te_transport::{ErrorClass, Mismatch, OpError, OpErrorCode, OpKind, Priority};
 pub use orbit_te_wire::{PeerId, RefusalCode, SegmentToken};

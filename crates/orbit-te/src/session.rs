@@ -289,7 +289,14 @@ async fn handle(session: &Session, message: Control, shared: &Weak<Shared>) -> O
                 Err((code, reason)) => refused(request, code, &reason),
             },
         },
-        Control::Pong { request } | Control::Segment { request, .. } | Control::Refused { request, .. } => {
+        Control::Addresses { request } => {
+            let addresses = shared.upgrade().map(|shared| shared.addresses_for(session));
+            Control::AddressesAre { request, addresses: addresses.unwrap_or_default() }
+        }
+        Control::Pong { request }
+        | Control::Segment { request, .. }
+        | Control::AddressesAre { request, .. }
+        | Control::Refused { request, .. } => {
             session.answered(request, message);
             return None;
         }

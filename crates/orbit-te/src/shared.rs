@@ -14,6 +14,7 @@ use crate::peer::Peer;
 use crate::pending::{Pending, thread_waker};
 use crate::receipt::Requests;
 use crate::retention::Retention;
+use crate::route::RouteId;
 use crate::segment::{Inner, Segment};
 use crate::serving::{Held, Server};
 use crate::session::Session;
@@ -21,8 +22,9 @@ use crate::transfer::{Part, Timing, Transfer, TransferState};
 use crate::worker::Worker;
 use crate::world::World;
 use orbit_te_memory::{Domain, Registry};
+use orbit_te_shm::Door;
 use orbit_te_tcp::Identity;
-use orbit_te_wire::{Control, Incarnation, PeerId, SessionId};
+use orbit_te_wire::{Control, Incarnation, PeerId, SessionId, TransportAddress};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -57,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) eviction: Duration,
     pub(crate) exposed: RwLock<HashMap<String, Exposed>>,
     pub(crate) retention: Arc<Retention>,
+    /// Lets processes of this host in; none where they are not, or nobody is.
+    pub(crate) door: Option<Arc<Door>>,
     /// Peers that this side opened a session to.
     pub(crate) peers: Mutex<Vec<Arc<Peer>>>,
     /// For each address that is being called, a lock that is held meanwhile.
@@ -82,6 +86,7 @@ pub(crate) struct Parts {
     /// How long the serving threads may take to close lanes.
     pub(crate) eviction: Duration,
     pub(crate) retention: Arc<Retention>,
+    pub(crate) door: Option<Arc<Door>>,
     /// Where notifications come in and go out.
     pub(crate) mail: (Arc<Inbox>, mpsc::Receiver<Notification>),
 }
@@ -100,6 +105,7 @@ impl Shared {
             world,
             eviction,
             retention,
+            door,
             mail: (inbox, receiver),
         } = parts;
         let admission = Admission::new(config.queued_transfers, config.queued_requests);
@@ -118,6 +124,7 @@ impl Shared {
             eviction,
             exposed: RwLock::new(HashMap::new()),
             retention,
+            door,
             peers: Mutex::new(Vec::new()),
             opening: Mutex::new(HashMap::new()),
             admitted: Mutex::new(BTreeMap::new()),
@@ -141,6 +148,27 @@ impl Shared {
     pub(crate) fn drop_session(&self, session: SessionId) {
         if let Some(server) = self.server_for(session) {
             server.drop_session(session);
+        }
+        if let Some(door) = &self.door {
+            door.drop_session(session);
+        }
+    }
+
+    /// Where the peer of a session, which it opened to this side, meets transports of ours beside the lanes.
+    pub(crate) fn addresses_for(&self, session: &Session) -> Vec<TransportAddress> {
+        let Some(door) = &self.door else { return Vec::new() };
+        if !self.admitted.lock().contains_key(&session.id) {
+            return Vec::new();
+        }
+        let address = door.admit(session.id, session.peer);
+        match address.and_then(|address| Ok(address.encode()?)) {
+            Ok(bytes) => [RouteId::SHM, RouteId::PROCESS_VM]
+                .map(|route| TransportAddress { transport: route.name().to_string(), bytes: bytes.clone() })
+                .to_vec(),
+            Err(error) => {
+                tracing::warn!(%error, "a peer is not told of the ways on this host");
+                Vec::new()
+            }
         }
     }
 

@@ -70,6 +70,8 @@ impl Process {
             // The serving transport gets its turn after the call that asks for it.
             eviction: Duration::ZERO,
             retention,
+            // Simulated processes meet on their network alone.
+            door: None,
             mail: (inbox, receiver),
         });
         Ok(Process { engine: Engine::without_threads(shared), worker, server })

@@ -1,0 +1,101 @@
+//! One route to one peer: its link, what it was measured to give, and how it has been lately. Rule: what a leg knows is of this peer
+//! alone; a route that fails for one is as good as ever for others.
+
+use crate::route::{Health, MAX_ROUTES, Prior, Rates, Reason, RouteId, Ruleset, Settings};
+use orbit_te_memory::{MemoryKind, RemoteKey};
+use orbit_te_transport::{Barrier, LinkId, TransportError};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A peer's region, as far as it bears on the choice of a route. Made once, when its segment is opened.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    /// Why a route can't reach it, by the route's number.
+    pub(crate) obstacles: [Option<Reason>; MAX_ROUTES],
+    pub(crate) kind: MemoryKind,
+    pub(crate) rules: Ruleset,
+}
+
+/// How a route reaches a peer.
+#[derive(Debug)]
+pub(crate) struct Leg {
+    /// The link of the route's transport.
+    pub(crate) link: LinkId,
+    /// Why it can't be used; none while it is up.
+    pub(crate) down: Option<Reason>,
+    pub(crate) rates: Rates,
+    pub(crate) health: Health,
+    /// Bytes under way.
+    pub(crate) load_bytes: u64,
+    /// When the last op of it ended: what comes after it did not begin before.
+    pub(crate) last_end: Instant,
+}
+
+impl Leg {
+    pub(crate) fn new(route: RouteId, link: LinkId, same_host: bool, settings: &Settings, now: Instant) -> Leg {
+        Leg {
+            link,
+            down: Some(Reason::Linking),
+            rates: Rates::new(Prior::of(route, same_host)),
+            health: Health::new(settings),
+            load_bytes: 0,
+            last_end: now,
+        }
+    }
+}
+
+/// A peer: a leg for each route that reaches it, by the route's place; the first route's is always there, and its link is the peer's
+/// link for everybody else.
+pub(crate) struct Legs {
+    pub(crate) link: LinkId,
+    pub(crate) legs: Vec<Option<Leg>>,
+    reaches: Vec<([u64; 3], Arc<Reach>)>,
+    /// Where the last one was found: mostly the next one's.
+    recent: usize,
+}
+
+impl Legs {
+    pub(crate) fn new(first: Leg, routes: usize) -> Legs {
+        let link = first.link;
+        let mut legs: Vec<Option<Leg>> = (0..routes).map(|_| None).collect();
+        if let Some(place) = legs.first_mut() {
+            *place = Some(first);
+        }
+        Legs { link, legs, reaches: Vec::new(), recent: 0 }
+    }
+
+    /// Keeps what is known of a region, as long as anybody else does.
+    pub(crate) fn learn(&mut self, key: &RemoteKey, reach: Arc<Reach>) {
+        self.reaches.retain(|(known, reach)| Arc::strong_count(reach) > 1 && *known != named(key));
+        self.reaches.push((named(key), reach));
+        self.recent = 0;
+    }
+
+    /// What is known of a region.
+    pub(crate) fn reach(&mut self, key: &RemoteKey) -> Option<&Arc<Reach>> {
+        let wanted = named(key);
+        if self.reaches.get(self.recent).is_none_or(|(known, _)| *known != wanted) {
+            self.recent = self.reaches.iter().position(|(known, _)| *known == wanted)?;
+        }
+        self.reaches.get(self.recent).map(|(_, reach)| reach)
+    }
+}
+
+fn named(key: &RemoteKey) -> [u64; 3] {
+    [key.0[0], key.0[1], key.0[2]]
+}
+
+/// Why a route whose link is down is not taken.
+pub(crate) fn reason(error: &TransportError) -> Reason {
+    match error {
+        TransportError::Barred { barrier, .. } => match *barrier {
+            Barrier::OtherHost => Reason::OtherHost,
+            Barrier::NotVisible => Reason::OtherNamespace,
+            Barrier::OtherUser { user } => {
+                Reason::OtherUser { ours: nix::unistd::geteuid().as_raw(), theirs: user }
+            }
+            Barrier::Forbidden { os } => Reason::KernelRefuses { errno: os },
+        },
+        _ => Reason::LinkDown,
+    }
+}
