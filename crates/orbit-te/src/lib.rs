@@ -83,6 +83,7 @@ mod receipt;
 mod region;
 mod registration;
 mod retention;
+pub mod route;
 mod segment;
 mod serving;
 mod session;
