@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 pub mod config;
+mod copier;
 pub mod domain;
 pub mod door;
 mod entry;

@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::copier::Copier;
 use crate::entry::Open;
 use crate::ops::OpState;
 use crate::sys::{self, Direction, Gate, MOST_RANGES, Process};
@@ -59,13 +60,14 @@ pub(crate) fn step(
     open: &mut Open,
     gate: Gate<'_>,
     process: Option<&Process>,
+    copier: &mut Copier,
     most: u64,
 ) -> (Step, bool) {
     if !gate.enter() {
         return (Step::Closed, true);
     }
     let result = match process {
-        None if state.op.local.key != LocalKey::VANISHING => directly(state, open, most),
+        None if state.op.local.key != LocalKey::VANISHING => directly(state, open, copier, most),
         // The kernel answers where touching memory that has vanished would end the process.
         None => by_kernel(state, open, &Process::own(), most, OpErrorCode::LocalMemoryFault),
         Some(process) => {
@@ -111,7 +113,7 @@ fn advance(state: &mut OpState, length: u64, left_of_piece: u64) {
     }
 }
 
-fn directly(state: &mut OpState, open: &mut Open, most: u64) -> Result<(), OpError> {
+fn directly(state: &mut OpState, open: &mut Open, copier: &mut Copier, most: u64) -> Result<(), OpError> {
     // Neither is ever so: what is entered by mapping has a window, and `check` has found the range inside of it.
     let broken = OpError::new(OpErrorCode::Protocol);
     let window = open.window.as_mut().ok_or(broken)?;
@@ -129,12 +131,12 @@ fn directly(state: &mut OpState, open: &mut Open, most: u64) -> Result<(), OpErr
         // inside of the window, whose file can't be cut short, and which the rights that were checked let be written. The gate was passed,
         // so the owner does not use it for anything else. Both are of different mappings: the owner's range is not among those that the
         // submitter may name as his own, unless both are one process's, where overlapping is the caller's mixture to have.
-        unsafe {
+        copier.copy(length as usize, |method| unsafe {
             match kind {
-                OpKind::Write => sys::copy(there, here, length as usize),
-                OpKind::Read => sys::copy(here, there, length as usize),
+                OpKind::Write => sys::copy(there, here, length as usize, method),
+                OpKind::Read => sys::copy(here, there, length as usize, method),
             }
-        }
+        });
         advance(state, length, of_piece);
         left -= length;
     }

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::config::ShmConfig;
+use crate::copier::Copier;
 use crate::domain::name;
 use crate::entry::{Entry, Open, Shown, shown};
 use crate::link::{Link, State};
@@ -47,6 +48,7 @@ pub struct ShmTransport {
     links: Vec<LinkEntry>,
     free_links: Vec<u32>,
     ops: OpTable,
+    copier: Copier,
     /// Ops that can be copied.
     ready: PriorityQueue<OpSlot>,
     /// Ops whose region is entered when there is room: while nothing is ready, so that no region is left that somebody is about to use.
@@ -72,6 +74,7 @@ impl ShmTransport {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io)?;
         Ok(ShmTransport {
             ops: OpTable::new(config.max_ops),
+            copier: Copier::new(),
             ready: PriorityQueue::with_capacity(config.max_ops as usize),
             room: Vec::new(),
             config,
@@ -189,7 +192,7 @@ impl ShmTransport {
             return 0;
         };
         let before = state.moved;
-        let (step, closed) = mover::step(state, open, gate, up.process.as_ref(), most);
+        let (step, closed) = mover::step(state, open, gate, up.process.as_ref(), &mut self.copier, most);
         let moved = state.moved - before;
         match step {
             Step::On => drop(self.ready.take_turn(false)),

@@ -83,6 +83,7 @@ mod receipt;
 mod region;
 mod registration;
 mod retention;
+pub mod route;
 mod router;
 mod same_host;
 mod segment;

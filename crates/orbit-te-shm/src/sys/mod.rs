@@ -8,7 +8,7 @@ mod process;
 mod socket;
 mod window;
 
-pub(crate) use copy::copy;
+pub(crate) use copy::{Method, copy};
 pub(crate) use gates::{Gate, Gates};
 pub(crate) use process::{Direction, MOST_RANGES, Process, is_alive};
 pub(crate) use socket::{Received, Socket, bind, connect};
