@@ -9,8 +9,10 @@ const LEAST_BYTES: usize = 32 * 1024;
 /// Sizes from [`LEAST_BYTES`] on by twos; the last has all larger ones.
 const CLASSES: usize = 6;
 /// A way is tried again after so many copies; twice as many each time that it was the slower one again.
-const FIRST_TRIAL: u32 = 16;
-const LAST_TRIAL: u32 = 512;
+const FIRST_TRIAL: u32 = 64;
+const LAST_TRIAL: u32 = 2048;
+/// So many copies in a row: the first ones find the caches as the other way has left them.
+const TRIES: u32 = 4;
 /// A mean is taken over about so many copies.
 const MEMORY: f32 = 8.0;
 /// A copy counts for at most so many times the mean: the thread may have been interrupted.
@@ -24,9 +26,11 @@ struct Class {
     /// Copies until the other way is tried.
     left: u32,
     trial: u32,
+    /// Copies of the trial that is under way which are left.
+    tries: u32,
 }
 
-const NEW: Class = Class { cost: [0.0; 2], left: FIRST_TRIAL, trial: FIRST_TRIAL };
+const NEW: Class = Class { cost: [0.0; 2], left: FIRST_TRIAL, trial: FIRST_TRIAL, tries: TRIES };
 
 /// Chooses ways of copying, and learns.
 #[derive(Debug)]
@@ -77,15 +81,18 @@ impl Class {
             *mean = cost;
             return;
         }
-        *mean += (cost.min(*mean * MOST_TIMES) - *mean) / if self.left == 0 { 2.0 } else { MEMORY };
+        let memory = if self.left == 0 { 2.0 } else { MEMORY };
+        *mean += (cost.min(*mean * MOST_TIMES) - *mean) / memory;
         if self.faster() != before {
             // The other way is the faster one now: what was known of the one before may soon be wrong again.
-            (self.left, self.trial) = (FIRST_TRIAL, FIRST_TRIAL);
-        } else if self.left == 0 {
-            self.trial = (self.trial * 2).min(LAST_TRIAL);
-            self.left = self.trial;
-        } else {
+            (self.left, self.trial, self.tries) = (FIRST_TRIAL, FIRST_TRIAL, TRIES);
+        } else if self.left > 0 {
             self.left -= 1;
+        } else if self.tries > 1 {
+            self.tries -= 1;
+        } else {
+            self.trial = (self.trial * 2).min(LAST_TRIAL);
+            (self.left, self.tries) = (self.trial, TRIES);
         }
     }
 }
@@ -108,12 +115,12 @@ mod tests {
     #[test]
     fn the_faster_way_is_found_kept_and_left() {
         let mut class = NEW;
-        assert!(run(&mut class, 1000, 2.0, 1.0) < 20, "the slower one is hardly tried");
+        assert!(run(&mut class, 1000, 2.0, 1.0) < 30, "the slower one is hardly tried");
         // The buffers are in the caches now.
-        run(&mut class, 600, 0.5, 1.0);
-        assert!(run(&mut class, 1000, 0.5, 1.0) > 960);
-        run(&mut class, 600, 2.0, 1.0);
-        assert!(run(&mut class, 1000, 2.0, 1.0) < 40);
+        run(&mut class, 3000, 0.5, 1.0);
+        assert!(run(&mut class, 1000, 0.5, 1.0) > 940);
+        run(&mut class, 3000, 2.0, 1.0);
+        assert!(run(&mut class, 1000, 2.0, 1.0) < 60);
     }
 
     #[test]

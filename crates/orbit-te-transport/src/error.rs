@@ -69,6 +69,8 @@ pub enum OpErrorCode {
     QueueFull,
     /// Nobody takes notifications at the peer.
     NobodyListens,
+    /// No route may be taken: the one that was demanded can't, or a rule leaves none.
+    NoRoute,
 }
 
 impl OpErrorCode {
@@ -98,6 +100,7 @@ impl OpErrorCode {
             OpErrorCode::Overlap => 21,
             OpErrorCode::QueueFull => 22,
             OpErrorCode::NobodyListens => 23,
+            OpErrorCode::NoRoute => 24,
         }
     }
 
@@ -119,6 +122,7 @@ impl OpErrorCode {
             | OpErrorCode::Overlap
             | OpErrorCode::QueueFull
             | OpErrorCode::NobodyListens
+            | OpErrorCode::NoRoute
             | OpErrorCode::Unsupported => ErrorClass::Op,
             OpErrorCode::PeerShuttingDown
             | OpErrorCode::NoLink
@@ -164,6 +168,7 @@ impl OpErrorCode {
             OpErrorCode::Unsupported => "the transport does not do this",
             OpErrorCode::Overlap => "pieces overlap where they are written, or are out of order",
             OpErrorCode::QueueFull => "the peer's queue of notifications is full; try again later",
+            OpErrorCode::NoRoute => "no route may be taken",
             OpErrorCode::NobodyListens => "nobody takes notifications at the peer any more",
         }
     }

@@ -4,7 +4,9 @@
 use crate::codec;
 use crate::error::WireError;
 use crate::ids::{Generation, RegionId};
-use crate::limits::{MAX_TRANSPORT_ADDRESS_BYTES, MAX_TRANSPORT_KEY_BYTES, MAX_TRANSPORT_KEYS, MAX_TRANSPORT_NAME_BYTES};
+use crate::limits::{
+    MAX_TRANSPORT_ADDRESS_BYTES, MAX_TRANSPORT_KEY_BYTES, MAX_TRANSPORT_KEYS, MAX_TRANSPORT_NAME_BYTES,
+};
 use serde::{Deserialize, Serialize};
 
 bitflags::bitflags! {

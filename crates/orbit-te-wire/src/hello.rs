@@ -37,8 +37,7 @@ bitflags::bitflags! {
 
 impl Features {
     /// All that this implementation can do.
-    pub const OURS: Features =
-        Features::NOTIFICATIONS.union(Features::LANE_FENCE).union(Features::ADDRESSES);
+    pub const OURS: Features = Features::NOTIFICATIONS.union(Features::LANE_FENCE).union(Features::ADDRESSES);
 }
 
 /// What the connection is for.

@@ -8,9 +8,10 @@ use crate::ending::{Ended, GivenUp};
 use crate::error::TransferError;
 use crate::peer::LinkStatus;
 use crate::receipt::Landed;
+use crate::router::Router;
 use crate::transfer::TransferState;
 use orbit_te_memory::{LocalKey, LocalSpan};
-use orbit_te_transport::{Completion, LinkId, Notice, OpError, OpErrorCode, Token, Transport};
+use orbit_te_transport::{Completion, LinkId, Notice, OpError, OpErrorCode, Token};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -87,7 +88,7 @@ impl Announcer {
     }
 
     /// Hands over what may be sent now; whether there was anything.
-    pub(crate) fn hand_over(&mut self, transport: &mut dyn Transport, now: Instant) -> bool {
+    pub(crate) fn hand_over(&mut self, transport: &mut Router, now: Instant) -> bool {
         let mut any = false;
         if !std::mem::take(&mut self.ready) {
             return any;
@@ -155,7 +156,7 @@ impl Announcer {
 
     pub(crate) fn cancel(
         &mut self,
-        transport: &mut dyn Transport,
+        transport: &mut Router,
         transfer: &Arc<TransferState>,
         now: Instant,
         over: &mut Vec<Ended>,
@@ -163,12 +164,7 @@ impl Announcer {
         self.give_up(transport, now, GivenUp::Cancelled, &|t| Arc::ptr_eq(t, transfer), over);
     }
 
-    pub(crate) fn give_up_late(
-        &mut self,
-        transport: &mut dyn Transport,
-        now: Instant,
-        over: &mut Vec<Ended>,
-    ) {
+    pub(crate) fn give_up_late(&mut self, transport: &mut Router, now: Instant, over: &mut Vec<Ended>) {
         self.give_up(transport, now, GivenUp::Deadline, &|t| t.deadline <= now, over);
         let current = |q: &Queue| {
             q.current.iter().filter(|c| c.given_up == GivenUp::No).map(|c| c.transfer.deadline).min()
@@ -179,7 +175,7 @@ impl Announcer {
     }
 
     /// Takes no more, and gives all up.
-    pub(crate) fn give_all_up(&mut self, transport: &mut dyn Transport, now: Instant, over: &mut Vec<Ended>) {
+    pub(crate) fn give_all_up(&mut self, transport: &mut Router, now: Instant, over: &mut Vec<Ended>) {
         self.closed.get_or_insert(TransferError::Closed { landed: Landed::Whole, fenced: true });
         self.give_up(transport, now, GivenUp::Closed, &|_| true, over);
     }
@@ -209,7 +205,7 @@ impl Announcer {
 
     fn give_up(
         &mut self,
-        transport: &mut dyn Transport,
+        transport: &mut Router,
         now: Instant,
         why: GivenUp,
         which: &dyn Fn(&Arc<TransferState>) -> bool,

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::prepared::{Kept, Posting, Prepared};
 use crate::receipt::Requests;
 use crate::region::Slice;
+use crate::route::RouteId;
 use crate::segment::Segment;
 use crate::shared::Shared;
 use crate::transfer::{Announcement, Part, Timing, TransferState};
@@ -31,6 +32,7 @@ pub struct Batch {
     deadline: Option<Duration>,
     priority: Priority,
     verified: bool,
+    demand: Option<RouteId>,
     notification: Option<(Segment, String, Vec<u8>)>,
 }
 
@@ -98,6 +100,13 @@ impl Batch {
     /// Memory that somebody changes while its transfer runs counts as damaged.
     pub fn verify(&mut self, yes: bool) -> &mut Batch {
         self.verified = yes;
+        self
+    }
+
+    /// Demands a route for all its requests: it is taken, or they fail with [`orbit_te_transport::OpErrorCode::NoRoute`] and the reason.
+    /// Otherwise each request takes the one that is best for it.
+    pub fn route(&mut self, route: RouteId) -> &mut Batch {
+        self.demand = Some(route);
         self
     }
 
@@ -202,7 +211,15 @@ impl Batch {
         let records = Requests::new(lengths.into_iter());
         let announcement =
             self.notification.map(|(segment, name, payload)| announce(shared, &segment, &name, &payload));
-        Ok(TransferState::new(parts, records, (leases, kept), timing, permit, announcement.transpose()?))
+        Ok(TransferState::new(
+            parts,
+            records,
+            (leases, kept),
+            timing,
+            permit,
+            announcement.transpose()?,
+            self.demand,
+        ))
     }
 
     /// How long it may take from submitting on.

@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::route::Policy;
 use orbit_te_memory::RegistrationLimit;
 use orbit_te_shm::ShmConfig;
 use orbit_te_tcp::TcpConfig;
@@ -70,6 +71,12 @@ impl EngineBuilder {
     /// Settings of the ways to other processes of this host; none: they are reached over TCP like everybody else.
     pub fn shm(mut self, config: Option<ShmConfig>) -> Self {
         self.config.shm = config;
+        self
+    }
+
+    /// Which routes requests may take, and how they are chosen.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.config.policy = Arc::new(policy);
         self
     }
 

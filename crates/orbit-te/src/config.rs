@@ -1,5 +1,6 @@
 //! An engine's settings. Rule: each says how to size it and what it costs; the defaults need no tuning.
 
+use crate::route::Policy;
 use orbit_te_memory::{RegistrationLimit, Unlimited};
 use orbit_te_shm::ShmConfig;
 use orbit_te_tcp::TcpConfig;
@@ -57,6 +58,8 @@ pub struct Config {
     /// other memory copied by the kernel. `None`: TCP to everybody. One more thread, and two sockets for each peer on this host.
     /// Default [`ShmConfig::default`].
     pub shm: Option<ShmConfig>,
+    /// Which routes requests may take, and how they are chosen (`docs/routes.md`). Default [`Policy::default`]: whichever is fastest.
+    pub policy: Arc<Policy>,
 }
 
 impl Default for Config {
@@ -80,6 +83,7 @@ impl Default for Config {
             heartbeat: Duration::from_secs(5),
             tcp: TcpConfig::default(),
             shm: Some(ShmConfig::default()),
+            policy: Arc::default(),
         }
     }
 }

@@ -4,14 +4,18 @@
 use crate::core::Command;
 use crate::error::Error;
 use crate::peer::{LinkStatus, Peer};
+use crate::route::RouteId;
 use crate::session::{self, Session};
 use crate::shared::Shared;
+use crate::worker::Worker;
 use crate::world::{Accepted, ControlLink};
 use orbit_te_tcp::{Incoming, TcpAddress};
-use orbit_te_transport::TransportError;
+use orbit_te_transport::{LinkId, TransportError};
 use orbit_te_wire::hello::PRELUDE_BYTES;
 use orbit_te_wire::negotiate;
-use orbit_te_wire::{AuthSlot, Features, Hello, HelloReply, Incarnation, PeerId, Role, SegmentToken};
+use orbit_te_wire::{
+    AuthSlot, Control, Features, Hello, HelloReply, Incarnation, PeerId, Role, SegmentToken,
+};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -20,6 +24,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+
+/// How long opening a session waits for a peer's other routes.
+const JOINING: Duration = Duration::from_millis(500);
 
 /// The control thread.
 pub(crate) struct ControlThread {
@@ -161,30 +168,88 @@ async fn connect(
     worker.submit_always(Command::Connect { peer, address: lanes, status: status.clone(), reply });
     worker.attend();
     let link = link.await.map_err(|_| Error::Closed)??;
-    let peer =
-        Arc::new(Peer { id: peer, incarnation, address, session: session.clone(), worker, link, status });
+    let keeper = Keeper { status, worker: worker.clone(), peer, link };
+    let heartbeat = shared.config.heartbeat;
+    tokio::spawn(keep(Arc::downgrade(shared), keeper, session.clone(), stream, queue, heartbeat));
+    let same_host = join(shared, &session, &worker, link).await;
+    let peer = Arc::new(Peer { id: peer, incarnation, address, session, worker, link, same_host });
+    if let Some(cause) = peer.gone() {
+        return Err(Error::PeerGone { peer: peer.id, cause: cause.to_string() });
+    }
     shared.peers.lock().push(peer.clone());
-    tokio::spawn(keep(Arc::downgrade(shared), peer.clone(), session, stream, queue, shared.config.heartbeat));
-    tracing::info!(peer = %peer.id, %address, "session opened");
+    // It may have ended between the two.
+    shared.peers.lock().retain(|known| known.gone().is_none());
+    tracing::info!(peer = %peer.id, %address, same_host, "session opened");
     Ok(peer)
+}
+
+/// Asks a peer where its other transports are met, and reaches it there as well; whether it was met on this host. What does not come of it
+/// in a moment comes later or not at all, and the peer is reached over TCP until then.
+async fn join(shared: &Arc<Shared>, session: &Arc<Session>, worker: &Arc<Worker>, link: LinkId) -> bool {
+    if shared.config.shm.is_none() || !session.terms().features.contains(Features::ADDRESSES) {
+        return false;
+    }
+    let limit = shared.config.control_timeout.min(JOINING);
+    let question = |request| Control::Addresses { request };
+    let addresses = match session.ask("asking for addresses", limit, question).await {
+        Ok(Control::AddressesAre { addresses, .. }) => addresses,
+        Ok(_) => return false,
+        Err(error) => {
+            tracing::warn!(peer = %session.peer, %error, "the peer does not say where else it is reached");
+            return false;
+        }
+    };
+    let mut answers = Vec::new();
+    for address in addresses {
+        // A newer peer may have ways that this side does not know.
+        let Some(route) = RouteId::named(&address.transport) else { continue };
+        let (reply, answer) = oneshot::channel();
+        let (peer, address) = (session.peer, address.bytes);
+        worker.submit_always(Command::Join { link, peer, route, address, reply });
+        answers.push((route, answer));
+    }
+    worker.attend();
+    let mut met = false;
+    for (route, answer) in answers {
+        let name = route.name();
+        match timeout(limit, answer).await {
+            Ok(Ok(Ok(()))) => met = true,
+            Ok(Ok(Err(reason))) => {
+                tracing::info!(peer = %session.peer, route = name, %reason, "a route is not there")
+            }
+            Ok(Err(_)) | Err(_) => {
+                tracing::info!(peer = %session.peer, route = name, "a route is not there yet")
+            }
+        }
+    }
+    met
+}
+
+/// What is to be cleaned up after a session.
+struct Keeper {
+    peer: PeerId,
+    status: Arc<LinkStatus>,
+    worker: Arc<Worker>,
+    link: LinkId,
 }
 
 /// Runs a session that this side opened, and cleans up after it.
 async fn keep(
     shared: Weak<Shared>,
-    peer: Arc<Peer>,
+    keeper: Keeper,
     session: Arc<Session>,
     stream: ControlLink,
     queue: tokio::sync::mpsc::Receiver<session::Outgoing>,
     heartbeat: Duration,
 ) {
+    let Keeper { peer, status, worker, link } = keeper;
     let cause = session::run(session, stream, queue, shared.clone(), heartbeat).await;
-    tracing::info!(peer = %peer.id, %cause, "session ended");
-    peer.status.fail(&format!("peer {} is gone: {cause}", peer.id));
-    peer.worker.submit_always(Command::Disconnect(peer.link));
-    peer.worker.attend();
+    tracing::info!(%peer, %cause, "session ended");
+    status.fail(&format!("peer {peer} is gone: {cause}"));
+    worker.submit_always(Command::Disconnect(link));
+    worker.attend();
     if let Some(shared) = shared.upgrade() {
-        shared.peers.lock().retain(|p| !Arc::ptr_eq(p, &peer));
+        shared.peers.lock().retain(|known| known.gone().is_none());
     }
 }
 

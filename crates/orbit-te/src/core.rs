@@ -5,18 +5,19 @@
 
 use crate::announcer::{self, Announcer};
 use crate::condition::PeerCondition;
-use crate::dead::DeadTransport;
 use crate::ending::{Ended, GivenUp};
 use crate::error::{Error, TransferError};
 use crate::peer::LinkStatus;
 use crate::receipt::{Landed, Tally};
 use crate::retention::Retention;
+use crate::route::{Plan, Reason, RouteId};
+use crate::router::{Done, Found, Reach, Router};
 use crate::sync::ArrayQueue;
 use crate::transfer::TransferState;
 use crate::warming::Warm;
+use orbit_te_memory::RemoteKey;
 use orbit_te_transport::{
-    Arm, Completion, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Progress, Signs,
-    Token, Transport,
+    Arm, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Signs, Token,
 };
 use orbit_te_wire::PeerId;
 use std::collections::{HashMap, VecDeque};
@@ -47,6 +48,18 @@ pub(crate) enum Command {
         status: Arc<LinkStatus>,
         reply: oneshot::Sender<Result<LinkId, Error>>,
     },
+    /// Reach the peer of a link over another route as well.
+    Join {
+        link: LinkId,
+        peer: PeerId,
+        route: RouteId,
+        address: Vec<u8>,
+        reply: oneshot::Sender<Result<(), Reason>>,
+    },
+    /// Keep what is known of a peer's region.
+    Learn { link: LinkId, key: RemoteKey, reach: Arc<Reach> },
+    /// Tell what would be done with such an op.
+    Explain { op: Box<Op>, demand: Option<RouteId>, reply: oneshot::Sender<Option<Plan>> },
     /// Tell when a link's lanes are up.
     Warm(Box<Warm>),
     /// Close a link; its transfers fail.
@@ -104,7 +117,7 @@ struct Share {
 
 pub(crate) struct Core {
     /// Dropped first: it points into the transfers.
-    transport: Box<dyn Transport>,
+    router: Router,
     /// Requests whose bytes came damaged.
     damaged: Arc<AtomicU64>,
     active: Vec<Option<Active>>,
@@ -118,7 +131,7 @@ pub(crate) struct Core {
     links: HashMap<LinkId, Arc<LinkStatus>>,
     /// Links that were closed; the last few still explain why to whoever asks late.
     closed_links: VecDeque<LinkId>,
-    progress: Progress,
+    found: Found,
     /// Ops on their way to the transport; kept for its memory.
     ops: Vec<Op>,
     /// What is over and not yet told: telling may run an owner's code, so the core must be free for it.
@@ -132,20 +145,20 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(transport: Box<dyn Transport>, damaged: Arc<AtomicU64>) -> Core {
-        let most = transport.capabilities().max_ops as usize;
+    pub(crate) fn new(router: Router, damaged: Arc<AtomicU64>) -> Core {
+        let most = router.capabilities().max_ops as usize;
         Core {
             shares: Vec::new(),
             // A quarter is more than the lanes of a link have in flight; a small table is not divided.
             share: (most / 4).max(most.min(512)).max(1),
             closed_links: VecDeque::new(),
-            transport,
+            router,
             damaged,
             active: Vec::new(),
             free: Vec::new(),
             waiting: PriorityQueue::default(),
             links: HashMap::new(),
-            progress: Progress::with_capacity(POLL_BUDGET),
+            found: Found::with_capacity(POLL_BUDGET),
             ops: Vec::with_capacity(SUBMIT_OPS),
             ended: Vec::with_capacity(POLL_BUDGET),
             announcer: Announcer::default(),
@@ -157,7 +170,7 @@ impl Core {
 
     /// Whether there is nothing to wait for.
     pub(crate) fn is_idle(&self) -> bool {
-        self.free.len() == self.active.len() && self.announcer.is_idle() && self.transport.is_drained()
+        self.free.len() == self.active.len() && self.announcer.is_idle() && self.router.is_drained()
     }
 
     /// Takes commands and hands requests to the transport, which begins with them; whether there were any.
@@ -170,21 +183,29 @@ impl Core {
                 Command::Announce(transfer) => self.announcer.push(transfer, &mut self.ended),
                 Command::Cancel(transfer) => self.cancel(&transfer, now),
                 Command::Connect { peer, address, status, reply } => {
-                    let result = self.transport.connect(peer, &address, now).map_err(Error::from);
+                    let result = self.router.connect(peer, &address, now).map_err(Error::from);
                     if let Ok(link) = &result {
                         self.links.insert(*link, status);
                     }
                     // Whoever asked may have given up meanwhile; then nobody has the link.
                     if let Err(Ok(link)) = reply.send(result) {
-                        self.transport.disconnect(link, now);
+                        self.router.disconnect(link, now);
                         self.links.remove(&link);
                     }
+                }
+                Command::Join { link, peer, route, address, reply } => {
+                    self.router.join(link, peer, route, &address, reply, now);
+                }
+                Command::Learn { link, key, reach } => self.router.learn(link, &key, reach),
+                Command::Explain { op, demand, reply } => {
+                    // Whoever asked may have given up meanwhile.
+                    let _ = reply.send(self.router.explain(&op, demand, now));
                 }
                 // Dropping it tells that the engine is closed.
                 Command::Warm(warm) if self.closed.is_none() => self.warming.push(*warm),
                 Command::Warm(_) => {}
                 Command::Disconnect(link) => {
-                    self.transport.disconnect(link, now);
+                    self.router.disconnect(link, now);
                     self.announcer.forget(link);
                     self.closed_links.push_back(link);
                     if self.closed_links.len() > CLOSED_LINKS {
@@ -193,36 +214,36 @@ impl Core {
                 }
             }
         }
-        self.hand_over(now) | self.announcer.hand_over(&mut *self.transport, now) | any
+        self.hand_over(now) | self.announcer.hand_over(&mut self.router, now) | any
     }
 
     /// One step; whether anything happened.
     pub(crate) fn step(&mut self, ring: &ArrayQueue<Command>, now: Instant) -> bool {
         let mut any = !ring.is_empty() && self.feed(ring, now);
-        self.progress.clear();
-        any |= self.transport.poll(now, POLL_BUDGET, &mut self.progress);
-        if !self.progress.is_empty() {
-            let mut progress = std::mem::take(&mut self.progress);
-            for completion in progress.completions.drain(..) {
-                if announcer::is_notification(completion.token) {
-                    self.announcer.completed(&completion, &self.links, &mut self.ended);
+        self.found.clear();
+        any |= self.router.poll(now, POLL_BUDGET, &mut self.found);
+        if !self.found.is_empty() {
+            let mut found = std::mem::take(&mut self.found);
+            for done in found.done.drain(..) {
+                if announcer::is_notification(done.completion.token) {
+                    self.announcer.completed(&done.completion, &self.links, &mut self.ended);
                 } else {
-                    self.completed(&completion);
+                    self.completed(done);
                 }
             }
-            for event in progress.events.drain(..) {
+            for event in found.events.drain(..) {
                 self.happened(event);
             }
-            self.progress = progress;
+            self.found = found;
             self.hand_over(now);
-            self.announcer.hand_over(&mut *self.transport, now);
+            self.announcer.hand_over(&mut self.router, now);
         }
         if self.next_deadline.is_some_and(|at| at <= now) {
             self.give_up_late(now);
             any = true;
         }
         if self.announcer.next_deadline().is_some_and(|at| at <= now) {
-            self.announcer.give_up_late(&mut *self.transport, now, &mut self.ended);
+            self.announcer.give_up_late(&mut self.router, now, &mut self.ended);
             any = true;
         }
         if !self.warming.is_empty() {
@@ -233,7 +254,7 @@ impl Core {
 
     /// How long may be slept.
     pub(crate) fn arm(&mut self, now: Instant) -> Arm {
-        match self.transport.arm(now) {
+        match self.router.arm(now) {
             Arm::Ready => Arm::Ready,
             Arm::Sleep { fd, until } => {
                 let warming = self.warming.iter().map(|warm| warm.until);
@@ -257,13 +278,13 @@ impl Core {
         self.feed(ring, now);
         self.warming.clear();
         self.give_up(now, GivenUp::Closed, |_| true);
-        self.announcer.give_all_up(&mut *self.transport, now, &mut self.ended);
+        self.announcer.give_all_up(&mut self.router, now, &mut self.ended);
     }
 
     /// Ends everything: what is still under way fails, and peers are not asked to fence it.
     pub(crate) fn close(&mut self, ring: &ArrayQueue<Command>, now: Instant) {
         self.feed(ring, now);
-        self.transport.close(now);
+        self.router.close(now);
     }
 
     /// The transport has panicked: nobody knows what it still does. It is never touched again, what its transfers hold is kept for
@@ -271,7 +292,7 @@ impl Core {
     pub(crate) fn fail(&mut self, why: &str, retention: &Retention) {
         let error = TransferError::WorkerFailed(Arc::from(why));
         tracing::error!(why, transfers = self.active.iter().flatten().count(), "a worker has failed");
-        std::mem::forget(std::mem::replace(&mut self.transport, Box::new(DeadTransport)));
+        self.router.fail();
         let cause: Arc<str> = Arc::from(why);
         for Active { transfer, part, submitted, mut tally, .. } in self.active.drain(..).flatten() {
             retention.for_ever(transfer.take_leases(), why);
@@ -368,7 +389,7 @@ impl Core {
             // its parts are over, which is after the last completion of its ops. Tokens are a slot and a number, and a slot is
             // freed only when every op submitted under it has completed. What the ops of lists point at is kept
             // by the transfer for as long as its leases are.
-            let taken = unsafe { self.transport.submit(ops, now) };
+            let taken = unsafe { self.router.submit(ops, active.transfer.demand, now) };
             if active.submitted == 0 && taken > 0 {
                 active.transfer.begins(now);
             }
@@ -390,7 +411,8 @@ impl Core {
         any
     }
 
-    fn completed(&mut self, completion: &Completion) {
+    fn completed(&mut self, done: Done) {
+        let Done { completion, route, refusal, mut attempts } = done;
         let Token(token) = completion.token;
         let (slot, position) = ((token >> 32) as usize, (token & 0xffff_ffff) as usize);
         let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) else {
@@ -406,7 +428,10 @@ impl Core {
                 if error.code == OpErrorCode::Checksum {
                     self.damaged.fetch_add(1, Ordering::Relaxed);
                 }
-                let cause = self.links.get(&op.link).and_then(|status| status.cause());
+                let cause = match refusal {
+                    Some(refusal) => Some(Arc::from(refusal.to_string())),
+                    None => self.links.get(&op.link).and_then(|status| status.cause()),
+                };
                 if active.error.is_none() {
                     active.error = Some(TransferError::Request { request, error, cause: cause.clone() });
                 }
@@ -424,6 +449,13 @@ impl Core {
         active.tally.bytes += bytes;
         active.tally.whole += usize::from(bytes == op.local.length);
         active.tally.touched |= completion.touched;
+        if let Some(route) = route {
+            active.tally.routes.add(route, bytes);
+        }
+        if !attempts.is_empty() {
+            attempts.iter_mut().for_each(|attempt| attempt.request = request);
+            active.transfer.tried(attempts);
+        }
         self.end_if_over(slot);
         self.resume(link);
     }
@@ -496,7 +528,7 @@ impl Core {
 
     fn cancel(&mut self, transfer: &Arc<TransferState>, now: Instant) {
         self.give_up(now, GivenUp::Cancelled, |a| Arc::ptr_eq(&a.transfer, transfer));
-        self.announcer.cancel(&mut *self.transport, transfer, now, &mut self.ended);
+        self.announcer.cancel(&mut self.router, transfer, now, &mut self.ended);
     }
 
     fn give_up_late(&mut self, now: Instant) {
@@ -519,7 +551,7 @@ impl Core {
                 pulse.inspect(|pulse| pulse.ask());
             }
             if active.transfer.deadline <= now {
-                let signs = *known.entry(link).or_insert_with(|| self.transport.signs(link, now));
+                let signs = *known.entry(link).or_insert_with(|| self.router.signs(link, now));
                 let control = pulse.map(|pulse| pulse.heard_ago(now));
                 active.peer = PeerCondition::judge(signs, control, active.transfer.after);
             }
@@ -531,7 +563,7 @@ impl Core {
         let mut at = 0;
         while let Some(warm) = self.warming.get_mut(at) {
             let (link, limit) = (warm.link, warm.limit);
-            let end = warm.look(self.transport.lanes(link, now), now);
+            let end = warm.look(self.router.lanes(link, now), now);
             if end.is_none() && !warm.is_given_up() {
                 at += 1;
                 continue;
@@ -540,7 +572,7 @@ impl Core {
             let Some(end) = end else { continue };
             let cause = || match self.links.get(&link).and_then(|status| status.cause()) {
                 Some(cause) => Some(cause.to_string()),
-                None => Some(PeerCondition::judge(self.transport.signs(link, now), None, limit)?.to_string()),
+                None => Some(PeerCondition::judge(self.router.signs(link, now), None, limit)?.to_string()),
             };
             warm.end(end, cause);
         }
@@ -566,7 +598,7 @@ impl Core {
                 active.error.get_or_insert(TransferError::Request { request: 0, error, cause: None });
             }
             if submitted > 0 {
-                self.transport.cancel(token(slot, 0)..=token(slot, submitted - 1), now);
+                self.router.cancel(token(slot, 0)..=token(slot, submitted - 1), now);
             }
             self.end_if_over(slot);
         }

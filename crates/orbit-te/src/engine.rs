@@ -13,6 +13,9 @@ use crate::pending::{Pending, block_on};
 use crate::prepared::Prepared;
 use crate::region::Slice;
 use crate::retention::Retention;
+use crate::route::ReasonCounts;
+use crate::router::Router;
+use crate::same_host::Neighbours;
 use crate::segment::Segment;
 use crate::serving::{Door, Server};
 use crate::session::Session;
@@ -21,8 +24,9 @@ use crate::transfer::Transfer;
 use crate::worker::Worker;
 use crate::world::Os;
 use orbit_te_memory::{Domain, Registry};
+use orbit_te_shm::{ShmDomain, ShmTransport, Way};
 use orbit_te_tcp::{Identity, Listener, TcpDomain, TcpTransport};
-use orbit_te_transport::OpKind;
+use orbit_te_transport::{OpKind, Transport, TransportError};
 use orbit_te_wire::limits::MAX_NAME_BYTES;
 use orbit_te_wire::{PeerId, SegmentToken};
 use parking_lot::Mutex;
@@ -40,6 +44,7 @@ const FAREWELL_LIMIT: Duration = Duration::from_millis(100);
 struct Threads {
     control: ControlThread,
     door: Option<Door>,
+    neighbours: Option<Neighbours>,
     joins: Vec<JoinHandle<()>>,
 }
 
@@ -66,7 +71,7 @@ impl Engine {
         check(&config)?;
         let identity = Identity::random()?;
         let registry = Registry::with_limit(config.registration_limit.clone());
-        let domains: Vec<Arc<dyn Domain>> = vec![Arc::new(TcpDomain)];
+        let domains = domains(&config);
         let listener = config.listen.map(|at| Listener::bind(at, &config.tcp)).transpose()?;
         let addresses = match &listener {
             Some(listener) if config.advertise.is_empty() => reachable_at(listener.address()?)?,
@@ -76,15 +81,21 @@ impl Engine {
         let retention = Arc::<Retention>::default();
         let (inbox, receiver) = Inbox::new(config.queued_notifications);
         let inbox = Arc::new(inbox);
+        let counts = Arc::<ReasonCounts>::default();
+        let neighbours = match &config.shm {
+            // Who is not listened for is not met either: sessions are opened at the listening port.
+            Some(shm) if listener.is_some() => Some(Neighbours::start(shm, &registry)?),
+            _ => None,
+        };
         let mut joins = Vec::new();
         let mut workers = Vec::new();
         let mut servers = Vec::new();
         // What was started ends by itself when this function fails half-way: nobody holds it.
         let result = (|| -> Result<(), Error> {
             for n in 0..config.workers {
-                let transport = Box::new(TcpTransport::new(config.tcp, identity, &registry)?);
+                let router = router(&config, identity, &registry, &counts)?;
                 let (worker, join) =
-                    Worker::start(format!("orbit-te-work-{n}"), transport, &config, retention.clone())?;
+                    Worker::start(format!("orbit-te-work-{n}"), router, &config, retention.clone())?;
                 workers.push(worker);
                 joins.push(join);
             }
@@ -108,6 +119,8 @@ impl Engine {
             world: Arc::new(Os),
             eviction: EVICTION,
             retention,
+            door: neighbours.as_ref().map(|neighbours| neighbours.door().clone()),
+            counts,
             mail: (inbox, receiver),
         });
         let door = listener.map(|listener| Door::open(listener, Arc::downgrade(&shared))).transpose();
@@ -116,7 +129,7 @@ impl Engine {
             (Err(error), door) => (Some(error), door.ok().flatten()),
             (Ok(()), Err(error)) => (Some(error), None),
         };
-        let threads = Mutex::new(Some(Threads { control, door, joins }));
+        let threads = Mutex::new(Some(Threads { control, door, neighbours, joins }));
         let engine = Engine { owner: Arc::new(Owner { shared, threads }) };
         match failed {
             // Dropping the engine ends the threads that did start.
@@ -214,6 +227,12 @@ impl Engine {
         self.shared().workers.iter().map(|worker| worker.damaged()).sum()
     }
 
+    /// How often routes were not taken, by the reason, since the engine started. For monitoring: none ever falls. A reason counts once for
+    /// each decision; requests of one kind that are submitted together are decided together.
+    pub fn route_reasons(&self) -> Vec<(&'static str, u64)> {
+        self.shared().counts.snapshot()
+    }
+
     /// Begins to carry out a batch. Checks all of it first, and begins all of it or nothing. Where as much is under way as may be
     /// ([`Config::queued_transfers`], [`Config::queued_requests`]), it blocks until there is room, at the latest until the batch's
     /// deadline; who came first goes first, and the calling thread drives the engine meanwhile. See [`Engine::try_submit`] and
@@ -277,6 +296,9 @@ impl Engine {
         self.refuse_more();
         shared.workers.iter().for_each(|w| w.stop());
         shared.servers.iter().for_each(|s| s.stop());
+        if let Some(neighbours) = &mut threads.neighbours {
+            neighbours.stop();
+        }
         for join in threads.joins {
             // The last handle may be dropped by what one of these threads drops; it ends by itself then.
             if join.thread().id() != std::thread::current().id() && join.join().is_err() {
@@ -308,6 +330,36 @@ impl fmt::Debug for Engine {
             .field("address", &self.address())
             .finish_non_exhaustive()
     }
+}
+
+/// The domains of the transports, the base's last: in the order of [`router`].
+fn domains(config: &Config) -> Vec<Arc<dyn Domain>> {
+    let mut domains: Vec<Arc<dyn Domain>> = Vec::new();
+    if let Some(shm) = &config.shm {
+        for way in [Way::Mapping, Way::Kernel] {
+            domains.push(Arc::new(ShmDomain::new(way, shm.share_parts)));
+        }
+    }
+    domains.push(Arc::new(TcpDomain));
+    domains
+}
+
+/// The transports of one worker.
+fn router(
+    config: &Config,
+    identity: Identity,
+    registry: &Registry,
+    counts: &Arc<ReasonCounts>,
+) -> Result<Router, Error> {
+    let mut transports: Vec<Box<dyn Transport>> = Vec::new();
+    if let Some(shm) = &config.shm {
+        for way in [Way::Mapping, Way::Kernel] {
+            transports.push(Box::new(ShmTransport::new(shm.clone(), way)?));
+        }
+    }
+    transports.push(Box::new(TcpTransport::new(config.tcp, identity, registry)?));
+    let router = Router::new(transports, config.policy.clone(), counts.clone(), clock::now());
+    Ok(router.map_err(|source| TransportError::Io { what: "a worker's event queue".to_string(), source })?)
 }
 
 fn target(text: &str) -> Result<Target, Error> {

@@ -120,9 +120,10 @@ pub use orbit_te_transport::{ErrorClass, Mismatch, OpError, OpErrorCode, OpKind,
 pub use orbit_te_wire::{PeerId, RefusalCode, SegmentToken};
 pub use pending::Pending;
 pub use prepared::Prepared;
-pub use receipt::{Landed, Receipt, RequestState, Requests};
+pub use receipt::{Landed, Receipt, RequestState, Requests, RouteBytes};
 pub use region::{Region, Slice};
 pub use retention::Retained;
+pub use router::Attempt;
 pub use segment::Segment;
 pub use transfer::Transfer;
 pub use warming::{Lanes, Warming};

@@ -60,7 +60,8 @@ pub(crate) struct Peer {
     pub(crate) session: Arc<Session>,
     pub(crate) worker: Arc<Worker>,
     pub(crate) link: LinkId,
-    pub(crate) status: Arc<LinkStatus>,
+    /// Whether it was met on this host.
+    pub(crate) same_host: bool,
 }
 
 impl Peer {

@@ -2,6 +2,8 @@
 //! of one hides no other; a success costs its record one store.
 
 use crate::error::TransferError;
+use crate::route::{MAX_ROUTES, RouteId, RouteSet};
+use crate::router::Attempt;
 use orbit_te_transport::{OpError, OpErrorCode};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -206,10 +208,14 @@ pub struct Receipt {
     pub bytes: u64,
     /// How many requests there were.
     pub requests: usize,
-    /// The transport that moved them.
-    pub route: &'static str,
-    /// How often requests were handed to a transport again after a failure. The engine does not do that by itself yet, so 0.
+    /// The route that moved most of them; that of the last try where none were moved, and none where no route was taken.
+    pub route: Option<RouteId>,
+    /// How many of them each route moved.
+    pub routes: RouteBytes,
+    /// How often requests were tried again after a failure that was a route's.
     pub retries: u32,
+    /// The tries that failed and were followed by another one, in the order in which they failed.
+    pub attempts: Vec<Attempt>,
     /// When it was submitted.
     pub submitted: Instant,
     /// When a transport took the first of its requests; none when none did.
@@ -228,6 +234,35 @@ pub struct Receipt {
     pub records: Requests,
 }
 
+/// Bytes by route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RouteBytes {
+    bytes: [u64; MAX_ROUTES],
+    taken: RouteSet,
+}
+
+impl RouteBytes {
+    pub(crate) fn add(&mut self, route: RouteId, bytes: u64) {
+        self.bytes[route.index()] += bytes;
+        self.taken.insert(route);
+    }
+
+    fn join(&mut self, other: &RouteBytes) {
+        other.iter().for_each(|(route, bytes)| self.add(route, bytes));
+    }
+
+    /// The routes that requests ended on, with the bytes that each moved.
+    pub fn iter(&self) -> impl Iterator<Item = (RouteId, u64)> + '_ {
+        self.taken.iter().map(|route| (route, self.bytes[route.index()]))
+    }
+
+    /// The route that moved most.
+    pub fn main(&self) -> Option<RouteId> {
+        // Of equals the first.
+        self.iter().reduce(|most, next| if next.1 > most.1 { next } else { most }).map(|(route, _)| route)
+    }
+}
+
 /// What one worker, or all of them, made of a transfer's requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tally {
@@ -236,11 +271,12 @@ pub(crate) struct Tally {
     pub(crate) whole: usize,
     pub(crate) touched: bool,
     pub(crate) fenced: bool,
+    pub(crate) routes: RouteBytes,
 }
 
 impl Default for Tally {
     fn default() -> Tally {
-        Tally { bytes: 0, whole: 0, touched: false, fenced: true }
+        Tally { bytes: 0, whole: 0, touched: false, fenced: true, routes: RouteBytes::default() }
     }
 }
 
@@ -250,6 +286,7 @@ impl Tally {
         self.whole += other.whole;
         self.touched |= other.touched;
         self.fenced &= other.fenced;
+        self.routes.join(&other.routes);
     }
 
     pub(crate) fn landed(&self, requests: usize) -> Landed {

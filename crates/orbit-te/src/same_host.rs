@@ -70,7 +70,9 @@ impl Porter {
     fn run(&self) {
         while !self.stop.load(Ordering::Acquire) {
             // What a peer's last message lets go may be somebody's memory, whose owner has code of his own.
-            guard::contain("letting processes of this host in", || drop(self.door.poll(clock::now())));
+            guard::contain("letting processes of this host in", || {
+                self.door.poll(clock::now());
+            });
             if let Arm::Sleep { until, .. } = self.door.arm(clock::now()) {
                 self.sleeper.sleep(until);
             }

@@ -7,6 +7,7 @@ use crate::error::{Error, TransferError};
 use crate::peer::Peer;
 use crate::receipt::Receipt;
 use crate::region::Slice;
+use crate::router::Reach;
 use crate::shared::Shared;
 use crate::transfer::Transfer;
 use crate::warming::Warming;
@@ -32,6 +33,8 @@ pub(crate) struct Inner {
     pub(crate) name: String,
     pub(crate) descriptor: RegionDescriptor,
     pub(crate) key: RemoteKey,
+    /// Kept for the worker, which forgets it when nobody else has it.
+    pub(crate) _reach: Arc<Reach>,
 }
 
 impl Segment {

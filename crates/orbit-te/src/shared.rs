@@ -14,17 +14,18 @@ use crate::peer::Peer;
 use crate::pending::{Pending, thread_waker};
 use crate::receipt::Requests;
 use crate::retention::Retention;
-use crate::route::RouteId;
+use crate::route::{MAX_ROUTES, Reason, ReasonCounts, RouteId};
+use crate::router::Reach;
 use crate::segment::{Inner, Segment};
 use crate::serving::{Held, Server};
 use crate::session::Session;
 use crate::transfer::{Part, Timing, Transfer, TransferState};
 use crate::worker::Worker;
 use crate::world::World;
-use orbit_te_memory::{Domain, Registry};
-use orbit_te_shm::Door;
+use orbit_te_memory::{Domain, Registry, RemoteKey};
+use orbit_te_shm::{Door, Obstacle, ShmDomain, Way};
 use orbit_te_tcp::Identity;
-use orbit_te_wire::{Control, Incarnation, PeerId, SessionId, TransportAddress};
+use orbit_te_wire::{Control, Incarnation, PeerId, RegionDescriptor, SessionId, TransportAddress};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -61,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) retention: Arc<Retention>,
     /// Lets processes of this host in; none where they are not, or nobody is.
     pub(crate) door: Option<Arc<Door>>,
+    /// How often routes were not taken.
+    pub(crate) counts: Arc<ReasonCounts>,
     /// Peers that this side opened a session to.
     pub(crate) peers: Mutex<Vec<Arc<Peer>>>,
     /// For each address that is being called, a lock that is held meanwhile.
@@ -87,6 +90,7 @@ pub(crate) struct Parts {
     pub(crate) eviction: Duration,
     pub(crate) retention: Arc<Retention>,
     pub(crate) door: Option<Arc<Door>>,
+    pub(crate) counts: Arc<ReasonCounts>,
     /// Where notifications come in and go out.
     pub(crate) mail: (Arc<Inbox>, mpsc::Receiver<Notification>),
 }
@@ -106,6 +110,7 @@ impl Shared {
             eviction,
             retention,
             door,
+            counts,
             mail: (inbox, receiver),
         } = parts;
         let admission = Admission::new(config.queued_transfers, config.queued_requests);
@@ -125,6 +130,7 @@ impl Shared {
             exposed: RwLock::new(HashMap::new()),
             retention,
             door,
+            counts,
             peers: Mutex::new(Vec::new()),
             opening: Mutex::new(HashMap::new()),
             admitted: Mutex::new(BTreeMap::new()),
@@ -304,7 +310,8 @@ impl Shared {
         let permit = self.admission.enter(0).ok_or(Error::Full { limit: self.config.queued_transfers })?;
         let timing = Timing { submitted, after: self.config.control_timeout };
         let (records, nothing) = (Requests::new(std::iter::empty()), (Vec::new(), Vec::new()));
-        let state = TransferState::new(Vec::new(), records, nothing, timing, permit, Some(announcement));
+        let state =
+            TransferState::new(Vec::new(), records, nothing, timing, permit, Some(announcement), None);
         worker.submit_always(Command::Announce(state.clone()));
         Ok(Transfer { state })
     }
@@ -328,7 +335,44 @@ impl Shared {
                 }
             }
         };
-        let key = self.domains[0].import(&descriptor)?;
-        Ok(Segment { inner: Arc::new(Inner { shared: self, peer, name, descriptor, key }) })
+        let (key, obstacles) = self.import(&descriptor)?;
+        // Whether the peer is on this host is known by now: its routes were joined when it was reached.
+        let rules = self.config.policy.ruleset(&name, peer.id, peer.same_host);
+        let reach = Arc::new(Reach { obstacles, kind: descriptor.kind, rules });
+        peer.worker.submit_always(Command::Learn { link: peer.link, key, reach: reach.clone() });
+        Ok(Segment { inner: Arc::new(Inner { shared: self, peer, name, descriptor, key, _reach: reach }) })
+    }
+
+    /// Takes a peer's region in at all transports: its key, and what stands in the way of each but the base, which must reach it.
+    fn import(
+        &self,
+        descriptor: &RegionDescriptor,
+    ) -> Result<(RemoteKey, [Option<Reason>; MAX_ROUTES]), Error> {
+        let mut obstacles = [None; MAX_ROUTES];
+        let Some((base, others)) = self.domains.split_last() else { return Err(Error::Closed) };
+        let key = base.import(descriptor)?;
+        for domain in others {
+            let Some(route) = RouteId::named(domain.name()) else { continue };
+            // One key for all, so that an op needs no other one when it takes another route.
+            let obstacle = match domain.import(descriptor) {
+                Ok(same) if same == key => self.obstacle(route, descriptor),
+                Ok(_) | Err(_) => Some(Reason::NotOffered),
+            };
+            obstacles[route.index()] = obstacle;
+        }
+        Ok((key, obstacles))
+    }
+
+    fn obstacle(&self, route: RouteId, descriptor: &RegionDescriptor) -> Option<Reason> {
+        let way = match route {
+            RouteId::SHM => Way::Mapping,
+            RouteId::PROCESS_VM => Way::Kernel,
+            _ => return None,
+        };
+        ShmDomain::new(way, false).obstacle(descriptor).map(|obstacle| match obstacle {
+            Obstacle::NotOffered => Reason::NotOffered,
+            Obstacle::NotShareable => Reason::NotShared,
+            Obstacle::PartOfBuffer => Reason::PartOfBuffer,
+        })
     }
 }

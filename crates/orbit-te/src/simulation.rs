@@ -1,18 +1,20 @@
 //! One simulated process: the engine with everything of it but its threads, which a simulation steps by itself. Rule: nothing of
 //! the engine is done here another way; hidden, and no part of the interface that is kept.
 
+use crate::clock;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::mailbox::Inbox;
 use crate::retention::Retention;
+use crate::router::Router;
 use crate::serving::{self, Server};
 use crate::shared::{Parts, Shared};
 use crate::worker::Worker;
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_tcp::net::{Net, Stream};
 use orbit_te_tcp::{Identity, Incoming, TcpTransport};
-use orbit_te_transport::{Mailbox, Transport};
+use orbit_te_transport::{Mailbox, Transport, TransportError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,7 +57,10 @@ impl Process {
         let retention = Arc::<Retention>::default();
         let (inbox, receiver) = Inbox::new(config.queued_notifications);
         let inbox = Arc::new(inbox);
-        let worker = Worker::new(transport, &config, retention.clone())?;
+        let router = Router::new(vec![transport], config.policy.clone(), Arc::default(), clock::now());
+        let router =
+            router.map_err(|source| TransportError::Io { what: "an event queue".to_string(), source })?;
+        let worker = Worker::new(router, &config, retention.clone())?;
         let server = Server::new(&config)?;
         let shared = Shared::new(Parts {
             config,
@@ -72,6 +77,7 @@ impl Process {
             retention,
             // Simulated processes meet on their network alone.
             door: None,
+            counts: Arc::default(),
             mail: (inbox, receiver),
         });
         Ok(Process { engine: Engine::without_threads(shared), worker, server })

@@ -8,6 +8,8 @@ use crate::error::{Error, TransferError};
 use crate::guard;
 use crate::prepared::Kept;
 use crate::receipt::{Receipt, Requests, Tally};
+use crate::route::RouteId;
+use crate::router::Attempt;
 use crate::worker::Worker;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use orbit_te_memory::Lease;
@@ -55,6 +57,8 @@ pub(crate) struct Announcement {
 pub(crate) struct TransferState {
     pub(crate) parts: Vec<Part>,
     pub(crate) records: Requests,
+    /// The route that its batch demands.
+    pub(crate) demand: Option<RouteId>,
     announcement: Option<Announcement>,
     pub(crate) after: Duration,
     pub(crate) deadline: Instant,
@@ -79,6 +83,7 @@ struct Inner {
     permit: Option<Permit>,
     cancelled: bool,
     tally: Tally,
+    attempts: Vec<Attempt>,
     error: Option<TransferError>,
     receipt: Option<Receipt>,
     waker: Option<Waker>,
@@ -94,6 +99,7 @@ impl TransferState {
         timing: Timing,
         permit: Permit,
         announcement: Option<Announcement>,
+        demand: Option<RouteId>,
     ) -> Arc<TransferState> {
         let Timing { submitted, after } = timing;
         let inner = Inner {
@@ -102,6 +108,7 @@ impl TransferState {
             permit: Some(permit),
             cancelled: false,
             tally: Tally::default(),
+            attempts: Vec::new(),
             error: None,
             receipt: None,
             waker: None,
@@ -111,6 +118,7 @@ impl TransferState {
             parts_left: AtomicUsize::new(parts.len()),
             parts,
             records,
+            demand,
             announcement,
             submitted,
             after,
@@ -145,6 +153,11 @@ impl TransferState {
     pub(crate) fn begins(&self, now: Instant) {
         let ns = now.saturating_duration_since(self.submitted).as_nanos() as u64;
         self.begun_ns.fetch_min(ns, Ordering::AcqRel);
+    }
+
+    /// Requests were tried, failed, and are tried again or have ended by now.
+    pub(crate) fn tried(&self, attempts: Vec<Attempt>) {
+        self.inner.lock().attempts.extend(attempts);
     }
 
     /// A worker has finished its part, and what it made of it.
@@ -190,6 +203,7 @@ impl TransferState {
             return;
         }
         let (tally, requests) = (inner.tally, self.records.len());
+        let attempts = std::mem::take(&mut inner.attempts);
         let (landed, fenced) = (tally.landed(requests), tally.fenced);
         let begun = match self.begun_ns.load(Ordering::Acquire) {
             NOT_BEGUN => None,
@@ -199,8 +213,10 @@ impl TransferState {
         inner.receipt = Some(Receipt {
             bytes: tally.bytes,
             requests,
-            route: "tcp",
-            retries: 0,
+            route: tally.routes.main(),
+            routes: tally.routes,
+            retries: attempts.len() as u32,
+            attempts,
             submitted: self.submitted,
             begun,
             ended,

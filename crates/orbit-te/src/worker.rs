@@ -9,16 +9,15 @@
 use crate::clock;
 use crate::config::Config;
 use crate::core::{Command, Core};
-#[cfg(feature = "simulation")]
-use crate::dead::DeadTransport;
 use crate::error::Error;
 use crate::guard;
 use crate::handover::{FOREVER, Handover};
 use crate::retention::Retention;
+use crate::router::Router;
 use crate::sleeper::Sleeper;
 use crate::sync::MutexGuard;
 use crate::transfer::TransferState;
-use orbit_te_transport::{Arm, Capabilities, Transport, TransportError};
+use orbit_te_transport::{Arm, Capabilities, TransportError};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,14 +69,14 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A worker over this transport, and its thread.
+    /// A worker over these transports, and its thread.
     pub(crate) fn start(
         name: String,
-        transport: Box<dyn Transport>,
+        router: Router,
         config: &Config,
         retention: Arc<Retention>,
     ) -> Result<(Arc<Worker>, JoinHandle<()>), Error> {
-        let worker = Worker::new(transport, config, retention)?;
+        let worker = Worker::new(router, config, retention)?;
         let own = worker.clone();
         let thread =
             thread::Builder::new().name(name).spawn(move || own.run()).map_err(io("a worker's thread"))?;
@@ -96,22 +95,19 @@ impl Worker {
 
     /// A worker that somebody else steps.
     pub(crate) fn new(
-        mut transport: Box<dyn Transport>,
+        mut router: Router,
         config: &Config,
         retention: Arc<Retention>,
     ) -> Result<Arc<Worker>, Error> {
         let sleeper = Sleeper::new().map_err(io("a worker's event queue"))?;
-        if let Arm::Sleep { fd: Some(fd), .. } = transport.arm(clock::now()) {
+        if let Arm::Sleep { fd: Some(fd), .. } = router.arm(clock::now()) {
             sleeper.watch(fd).map_err(io("watching a transport"))?;
         }
         let damaged = Arc::new(AtomicU64::new(0));
         Ok(Arc::new(Worker {
-            capabilities: transport.capabilities(),
+            capabilities: router.capabilities(),
             // Room for every transfer that the engine admits, its notification, a cancel of each, and for links.
-            handover: Handover::new(
-                Core::new(transport, damaged.clone()),
-                3 * config.queued_transfers.max(8),
-            ),
+            handover: Handover::new(Core::new(router, damaged.clone()), 3 * config.queued_transfers.max(8)),
             sleeper,
             spin: Duration::from_micros(config.spin_us),
             drivers: AtomicUsize::new(0),
@@ -476,7 +472,7 @@ impl Worker {
     /// of it; the transport is dropped before them, since it points into them.
     #[cfg(feature = "simulation")]
     pub(crate) fn vanish(&self) {
-        let empty = Core::new(Box::new(DeadTransport), self.damaged.clone());
+        let empty = Core::new(Router::dead(), self.damaged.clone());
         let core = std::mem::replace(&mut *self.handover.core().lock(), empty);
         drop(core);
         while self.handover.ring().pop().is_some() {}

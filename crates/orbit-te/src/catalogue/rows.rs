@@ -155,6 +155,13 @@ pub(super) static CATALOGUE: &[Entry] = &[
         "nobody takes notifications at the peer any more",
         "have the peer keep the receiver of its notifications",
     ),
+    entry(
+        24,
+        "no-route",
+        Op,
+        "no route may be taken: the one that was demanded can't, or a rule leaves none",
+        "see the cause; demand another route or none, or change the policy",
+    ),
     entry(100, "config", Op, "the configuration can't be used", "change the setting that the message names"),
     entry(
         101,

@@ -1,7 +1,9 @@
 //! The ops under way, on whatever route. Rule: an op keeps its place while it is tried again; it leaves it once.
 
 use crate::route::{Reason, RouteId, RouteSet};
-use orbit_te_transport::{Op, Token};
+use orbit_te_transport::{Op, OpError, Token};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::time::{Duration, Instant};
 
 /// One try of a request over one route, which failed.
@@ -14,7 +16,7 @@ pub struct Attempt {
     /// Why it failed, as far as that bears on the choice of a route.
     pub reason: Reason,
     /// The op's own error.
-    pub error: orbit_te_transport::OpError,
+    pub error: OpError,
     /// Bytes that were known to be in place by then; they are moved again.
     pub bytes: u64,
     /// How long it took.
@@ -24,7 +26,7 @@ pub struct Attempt {
 /// An op under way.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    /// As it was given: with the token of the core, and the link of the first route.
+    /// As it was given: with the base's link.
     pub(crate) op: Op,
     /// The place of the route that has it.
     pub(crate) route: usize,
@@ -41,64 +43,62 @@ pub(crate) struct Flight {
     pub(crate) attempts: Vec<Attempt>,
 }
 
-struct Place {
-    turn: u32,
-    flight: Option<Flight>,
-}
-
-/// All of them: a fixed number of places.
+/// All of them, by the tokens under which they were given, which transports know them by as well.
 pub(crate) struct Flights {
-    places: Vec<Place>,
-    free: Vec<u32>,
+    all: HashMap<Token, Flight, BuildHasherDefault<Spread>>,
+    most: usize,
 }
 
 impl Flights {
-    pub(crate) fn new(capacity: u32) -> Flights {
-        Flights {
-            places: (0..capacity).map(|_| Place { turn: 0, flight: None }).collect(),
-            free: (0..capacity).rev().collect(),
-        }
+    /// Room for so many, so that nothing is allocated later.
+    pub(crate) fn new(most: u32) -> Flights {
+        let most = most as usize;
+        Flights { all: HashMap::with_capacity_and_hasher(most, BuildHasherDefault::default()), most }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.free.len() == self.places.len()
+        self.all.is_empty()
     }
 
-    /// Takes one in, and gives the token by which transports know it; none when all places are used.
-    pub(crate) fn insert(&mut self, flight: Flight) -> Option<Token> {
-        let index = self.free.pop()?;
-        let place = &mut self.places[index as usize];
-        // Without the highest bit, which marks notifications.
-        place.turn = place.turn.wrapping_add(1) & 0x7fff_ffff;
-        place.flight = Some(flight);
-        Some(token(index, place.turn))
+    /// Takes one in; false when there is no room.
+    pub(crate) fn insert(&mut self, flight: Flight) -> bool {
+        let room = self.all.len() < self.most;
+        if room {
+            self.all.insert(flight.op.token, flight);
+        }
+        room
     }
 
     pub(crate) fn get_mut(&mut self, token: Token) -> Option<&mut Flight> {
-        let (index, turn) = split(token);
-        self.places.get_mut(index).filter(|place| place.turn == turn)?.flight.as_mut()
+        self.all.get_mut(&token)
     }
 
     pub(crate) fn remove(&mut self, token: Token) -> Option<Flight> {
-        let (index, turn) = split(token);
-        let flight = self.places.get_mut(index).filter(|place| place.turn == turn)?.flight.take()?;
-        self.free.push(index as u32);
-        Some(flight)
+        self.all.remove(&token)
     }
 
-    /// Those under way that satisfy a condition. Scans the table: for rare events only.
-    pub(crate) fn find(&self, wanted: impl Fn(&Flight) -> bool) -> Vec<Token> {
-        let hit = |(index, place): (usize, &Place)| {
-            place.flight.as_ref().filter(|flight| wanted(flight)).map(|_| token(index as u32, place.turn))
-        };
-        self.places.iter().enumerate().filter_map(hit).collect()
+    /// All of them, in no order. For rare events only.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Flight> {
+        self.all.values_mut()
     }
 }
 
-fn token(index: u32, turn: u32) -> Token {
-    Token((u64::from(turn) << 32) | u64::from(index))
-}
+/// Spreads tokens, which are made by this process alone: two counts.
+#[derive(Default)]
+pub(crate) struct Spread(u64);
 
-fn split(token: Token) -> (usize, u32) {
-    ((token.0 & 0xffff_ffff) as usize, (token.0 >> 32) as u32)
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, 6.4), folded so that low bits depend on all.
+        let product = u128::from(self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
 }

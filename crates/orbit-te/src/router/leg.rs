@@ -1,7 +1,7 @@
 //! One route to one peer: its link, what it was measured to give, and how it has been lately. Rule: what a leg knows is of this peer
 //! alone; a route that fails for one is as good as ever for others.
 
-use crate::route::{Health, MAX_ROUTES, Prior, Rates, Reason, RouteId, Ruleset, Settings};
+use crate::route::{Choices, Health, MAX_ROUTES, Prior, Rates, Reason, RouteId, Ruleset, Settings};
 use orbit_te_memory::{MemoryKind, RemoteKey};
 use orbit_te_transport::{Barrier, LinkId, TransportError};
 use std::sync::Arc;
@@ -32,7 +32,14 @@ pub(crate) struct Leg {
 }
 
 impl Leg {
-    pub(crate) fn new(route: RouteId, link: LinkId, same_host: bool, settings: &Settings, now: Instant) -> Leg {
+    /// One that is still being made.
+    pub(crate) fn new(
+        route: RouteId,
+        link: LinkId,
+        same_host: bool,
+        settings: &Settings,
+        now: Instant,
+    ) -> Leg {
         Leg {
             link,
             down: Some(Reason::Linking),
@@ -44,40 +51,44 @@ impl Leg {
     }
 }
 
-/// A peer: a leg for each route that reaches it, by the route's place; the first route's is always there, and its link is the peer's
-/// link for everybody else.
+/// A region of a peer, and which routes were chosen for it last.
+pub(crate) struct Known {
+    shown: [u64; 3],
+    pub(crate) reach: Arc<Reach>,
+    pub(crate) choices: Choices,
+}
+
+/// A peer: a leg for each route that reaches it, by the route's place; the base's is always there, and its link is the peer's link for
+/// everybody else.
 pub(crate) struct Legs {
     pub(crate) link: LinkId,
     pub(crate) legs: Vec<Option<Leg>>,
-    reaches: Vec<([u64; 3], Arc<Reach>)>,
+    known: Vec<Known>,
     /// Where the last one was found: mostly the next one's.
     recent: usize,
 }
 
 impl Legs {
-    pub(crate) fn new(first: Leg, routes: usize) -> Legs {
-        let link = first.link;
-        let mut legs: Vec<Option<Leg>> = (0..routes).map(|_| None).collect();
-        if let Some(place) = legs.first_mut() {
-            *place = Some(first);
-        }
-        Legs { link, legs, reaches: Vec::new(), recent: 0 }
+    pub(crate) fn new(link: LinkId, routes: usize) -> Legs {
+        Legs { link, legs: (0..routes).map(|_| None).collect(), known: Vec::new(), recent: 0 }
     }
 
     /// Keeps what is known of a region, as long as anybody else does.
     pub(crate) fn learn(&mut self, key: &RemoteKey, reach: Arc<Reach>) {
-        self.reaches.retain(|(known, reach)| Arc::strong_count(reach) > 1 && *known != named(key));
-        self.reaches.push((named(key), reach));
+        let shown = named(key);
+        self.known.retain(|known| Arc::strong_count(&known.reach) > 1 && known.shown != shown);
+        self.known.push(Known { shown, reach, choices: Choices::default() });
         self.recent = 0;
     }
 
-    /// What is known of a region.
-    pub(crate) fn reach(&mut self, key: &RemoteKey) -> Option<&Arc<Reach>> {
+    /// What is known of a region, and the legs.
+    pub(crate) fn region(&mut self, key: &RemoteKey) -> (Option<&mut Known>, &mut [Option<Leg>]) {
         let wanted = named(key);
-        if self.reaches.get(self.recent).is_none_or(|(known, _)| *known != wanted) {
-            self.recent = self.reaches.iter().position(|(known, _)| *known == wanted)?;
+        if self.known.get(self.recent).is_none_or(|known| known.shown != wanted) {
+            self.recent = self.known.iter().position(|known| known.shown == wanted).unwrap_or(0);
         }
-        self.reaches.get(self.recent).map(|(_, reach)| reach)
+        let known = self.known.get_mut(self.recent).filter(|known| known.shown == wanted);
+        (known, &mut self.legs)
     }
 }
 
