@@ -117,8 +117,8 @@ impl HostBuffer {
         // the owner; consuming `self` ended every reference that the slice methods gave out.
         let backing = unsafe { Backing::external(base, len, self.mapping) };
         match backing {
-            // SAFETY: the file's length is sealed, and the mapping is of it from its first byte on.
             Ok(backing) => match self.file {
+                // SAFETY: the file's length is sealed, and the mapping is of it from its first byte on.
                 Some(file) => unsafe { backing.shared_as(file) },
                 None => backing,
             },

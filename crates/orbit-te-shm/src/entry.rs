@@ -31,7 +31,7 @@ pub(crate) struct Open {
 #[derive(Debug)]
 pub(crate) enum Entry {
     /// Its owner was asked; these ops wait.
-    Asked { request: u32, waiting: Vec<OpSlot> },
+    Asked { request: u32, since: Instant, waiting: Vec<OpSlot> },
     /// It is open.
     Open(Open),
 }
@@ -80,6 +80,15 @@ impl Entries {
     pub(crate) fn asked(&self, number: u32) -> Option<Shown> {
         let is = |known: &&Known| matches!(known.entry, Entry::Asked { request, .. } if request == number);
         self.known.iter().find(is).map(|known| known.shown)
+    }
+
+    /// Since when the owner has left a question unanswered.
+    pub(crate) fn waits_since(&self) -> Option<Instant> {
+        let since = |known: &Known| match known.entry {
+            Entry::Asked { since, .. } => Some(since),
+            Entry::Open(_) => None,
+        };
+        self.known.iter().filter_map(since).min()
     }
 
     /// The open region that was not used for longest.

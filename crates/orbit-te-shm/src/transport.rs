@@ -147,7 +147,7 @@ impl ShmTransport {
         let Some(link) = self.find(id) else { return };
         link.last_request = link.last_request.wrapping_add(1);
         let request = link.last_request;
-        link.entries.insert(key, Entry::Asked { request, waiting: vec![slot] });
+        link.entries.insert(key, Entry::Asked { request, since: now, waiting: vec![slot] });
         let (region, generation) = (RegionId(key[0]), Generation(key[1]));
         let enter = SameHost::Enter { request, region, generation, key: key[2] };
         if let Err(error) = say(link, &enter) {
@@ -563,8 +563,10 @@ unsafe impl Transport for ShmTransport {
         Some(LinkLanes { up: u32::from(known.is_up()), wanted: 1, unreachable })
     }
 
-    fn signs(&mut self, _link: LinkId, _now: Instant) -> Signs {
-        Signs::default()
+    fn signs(&mut self, link: LinkId, now: Instant) -> Signs {
+        // Copies need nobody at the other side; only the way into a region does.
+        let since = self.find(link).and_then(|link| link.entries.waits_since());
+        Signs { quiet_for: since.map(|since| now.saturating_duration_since(since)), ..Signs::default() }
     }
 
     fn disconnect(&mut self, id: LinkId, _now: Instant) {

@@ -17,7 +17,7 @@ use crate::transfer::TransferState;
 use crate::warming::Warm;
 use orbit_te_memory::RemoteKey;
 use orbit_te_transport::{
-    Arm, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Signs, Token,
+    Arm, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Signs, Token, TransportError,
 };
 use orbit_te_wire::PeerId;
 use std::collections::{HashMap, VecDeque};
@@ -59,7 +59,7 @@ pub(crate) enum Command {
     /// Keep what is known of a peer's region.
     Learn { link: LinkId, key: RemoteKey, reach: Arc<Reach> },
     /// Tell what would be done with such an op.
-    Explain { op: Box<Op>, demand: Option<RouteId>, reply: oneshot::Sender<Option<Plan>> },
+    Explain { op: Box<Op>, demand: Option<RouteId>, reply: oneshot::Sender<Result<Plan, Error>> },
     /// Tell when a link's lanes are up.
     Warm(Box<Warm>),
     /// Close a link; its transfers fail.
@@ -199,7 +199,9 @@ impl Core {
                 Command::Learn { link, key, reach } => self.router.learn(link, &key, reach),
                 Command::Explain { op, demand, reply } => {
                     // Whoever asked may have given up meanwhile.
-                    let _ = reply.send(self.router.explain(&op, demand, now));
+                    let plan = self.router.explain(&op, demand, now);
+                    let gone = TransportError::NoLink { transport: "router" };
+                    let _ = reply.send(plan.ok_or_else(|| gone.into()));
                 }
                 // Dropping it tells that the engine is closed.
                 Command::Warm(warm) if self.closed.is_none() => self.warming.push(*warm),

@@ -734,9 +734,16 @@ impl Router {
         self.routes.last()?.transport.lanes(link, now)
     }
 
-    /// As [`Transport::signs`], of the base.
+    /// As [`Transport::signs`], of all routes to the peer together.
     pub(crate) fn signs(&mut self, link: LinkId, now: Instant) -> Signs {
-        self.base().transport.signs(link, now)
+        let mut signs = Signs::default();
+        for at in 0..self.routes.len() {
+            let own = self.peer(link).and_then(|legs| legs.legs[at].as_ref()).map(|leg| leg.link);
+            if let Some(own) = own {
+                signs.add(self.routes[at].transport.signs(own, now));
+            }
+        }
+        signs
     }
 
     /// Closes all links to a peer, as [`Transport::disconnect`].

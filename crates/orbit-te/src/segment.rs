@@ -5,14 +5,16 @@ use crate::batch::Batch;
 use crate::core::Command;
 use crate::error::{Error, TransferError};
 use crate::peer::Peer;
+use crate::pending::Pending;
 use crate::receipt::Receipt;
 use crate::region::Slice;
+use crate::route::{Plan, RouteId};
 use crate::router::Reach;
 use crate::shared::Shared;
 use crate::transfer::Transfer;
 use crate::warming::Warming;
-use orbit_te_memory::RemoteKey;
-use orbit_te_transport::{OpKind, RemoteSpan};
+use orbit_te_memory::{LocalKey, LocalSpan, RemoteKey};
+use orbit_te_transport::{Op, OpKind, Priority, RemoteSpan, Token, Verify};
 use orbit_te_wire::{Access, PeerId, RegionDescriptor};
 use std::fmt;
 use std::net::SocketAddr;
@@ -83,6 +85,41 @@ impl Segment {
         peer.worker.submit_always(Command::Warm(warm));
         peer.worker.attend();
         warming
+    }
+
+    /// What would be done with a contiguous request of so many bytes now: the route that it would take, how long that is expected to take, and
+    /// for each other route why not. `demand` as [`Batch::route`]. Nothing is sent.
+    ///
+    /// # Errors
+    /// By the answer: [`Error::PeerGone`], [`Error::Closed`], [`Error::Transport`] when the link is gone.
+    pub fn explain(&self, kind: OpKind, bytes: u64, demand: Option<RouteId>) -> Pending<Plan> {
+        const WHAT: &str = "explaining a route";
+        let (shared, peer) = (&self.inner.shared, &self.inner.peer);
+        if shared.closed.load(Ordering::Acquire) {
+            return Pending::ready(WHAT, Err(Error::Closed));
+        }
+        if let Some(cause) = peer.gone() {
+            return Pending::ready(WHAT, Err(Error::PeerGone { peer: peer.id, cause: cause.to_string() }));
+        }
+        let (reply, answer) = Pending::new(WHAT);
+        let op = Op {
+            kind,
+            link: peer.link,
+            local: LocalSpan { address: 0, length: bytes, key: LocalKey::HOST },
+            remote: RemoteSpan { offset: 0, key: self.inner.key },
+            pieces: None,
+            token: Token(0),
+            priority: Priority::Normal,
+            verify: Verify::Off,
+        };
+        peer.worker.submit_always(Command::Explain { op: Box::new(op), demand, reply });
+        peer.worker.attend();
+        answer
+    }
+
+    /// Whether its owner was met on this host when it was opened, so that bytes need no network.
+    pub fn same_host(&self) -> bool {
+        self.inner.peer.same_host
     }
 
     /// Begins to copy a slice of our memory to the segment's bytes from `offset` on.

@@ -27,7 +27,8 @@ fn child_target() {
     child::run();
 }
 
-/// Gives up writes and lanes quickly and makes new ones quickly, so that what comes after does not wait.
+/// Gives up writes and lanes quickly and makes new ones quickly, so that what comes after does not wait. Over TCP alone: a peer's memory is
+/// reached without its process on the same host.
 fn engine() -> Engine {
     let tcp = TcpConfig {
         cancel_grace: Duration::from_millis(50),
@@ -36,7 +37,7 @@ fn engine() -> Engine {
         reconnect_pause: (Duration::from_millis(20), Duration::from_millis(50)),
         ..TcpConfig::default()
     };
-    Engine::builder().config(Config { listen: None, tcp, ..Config::default() }).start().unwrap()
+    Engine::builder().config(Config { listen: None, tcp, shm: None, ..Config::default() }).start().unwrap()
 }
 
 fn transfer(segment: &Segment, kind: OpKind, local: &Region, at: u64, limit: Duration) -> Batch {
@@ -208,7 +209,8 @@ fn nothing_marks_a_peer_bad() {
 fn a_session_over_a_pulled_cable() {
     let _dog = watchdog("a_session_over_a_pulled_cable", Duration::from_secs(60));
     let Some((target, cable)) = behind_cable("a_session_over_a_pulled_cable") else { return };
-    let config = Config { listen: None, heartbeat: Duration::from_millis(200), ..Config::default() };
+    let heartbeat = Duration::from_millis(200);
+    let config = Config { listen: None, heartbeat, shm: None, ..Config::default() };
     let engine = Engine::builder().config(config).start().unwrap();
     let segment = target.open(&engine);
     let local = region(&engine, &[7; 100], Access::LOCAL);

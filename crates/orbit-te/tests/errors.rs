@@ -78,6 +78,7 @@ fn every_op_code_is_listed() {
         Overlap,
         QueueFull,
         NobodyListens,
+        NoRoute,
     ];
     for code in all {
         let listed = ErrorCode::of_op(code);

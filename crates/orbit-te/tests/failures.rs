@@ -87,7 +87,8 @@ fn a_worker_that_panics_keeps_what_its_transfers_held() {
     const LENGTH: usize = 1 << 16;
     for waits in [false, true] {
         let mut child = Target::start(LENGTH);
-        let engine = Engine::builder().no_listen().start().unwrap();
+        // Over TCP, where the panic is planted.
+        let engine = Engine::builder().no_listen().shm(None).start().unwrap();
         let segment = child.open(&engine);
         let memory = region(&engine, &vec![1; LENGTH], Access::LOCAL);
         let idle = region(&engine, &[2; 64], Access::LOCAL);

@@ -18,8 +18,9 @@ fn child_target() {
     child::run();
 }
 
+/// Over TCP alone: a peer's memory is reached without its process on the same host.
 fn engine() -> Engine {
-    Engine::builder().no_listen().start().unwrap()
+    Engine::builder().no_listen().shm(None).start().unwrap()
 }
 
 fn round_trip(engine: &Engine, segment: &Segment) {
