@@ -32,7 +32,7 @@ fn release(text: &str) -> Option<Release> {
 
 fn kernel(tree: &Tree) -> Finding {
     const NAME: &str = "kernel";
-    const WHY: &str = "newer ones prefault memory faster and watch peer processes";
+    const WHY: &str = "newer ones prefault faster and watch processes";
     let text = match tree.text(RELEASE) {
         Ok(text) => text,
         Err(miss) => return Finding::missed_always(NAME, RELEASE, &miss, WHY),
@@ -55,7 +55,7 @@ fn kernel(tree: &Tree) -> Finding {
 
 fn cpus(tree: &Tree) -> Vec<Finding> {
     const NAME: &str = "cpus";
-    const WHY: &str = "workers, serving threads and the application share them";
+    const WHY: &str = "engine and application share them";
     let text = match tree.text(CPUS) {
         Ok(text) => text,
         Err(miss) => return vec![Finding::missed_always(NAME, CPUS, &miss, WHY)],
@@ -77,16 +77,16 @@ fn cpus(tree: &Tree) -> Vec<Finding> {
 
 fn sums(flags: Option<&[&str]>) -> Finding {
     const NAME: &str = "cpu-sums";
-    const WHY: &str = "checksums of frames and of verified transfers";
+    const WHY: &str = "for fast checksums";
     let Some(flags) = flags else {
-        let found = "no x86 flags: verified bytes are copied to be summed";
+        let found = "no x86 flags: bytes to verify are copied first";
         return Finding::new(NAME, State::Note, found, WHY);
     };
     let lacks: Vec<&str> = SUM_FLAGS.into_iter().filter(|flag| !flags.contains(flag)).collect();
     if lacks.is_empty() {
         return Finding::new(NAME, State::Ok, format!("has {}", SUM_FLAGS.join(", ")), WHY);
     }
-    let found = format!("lacks {}: verified bytes are copied to be summed", lacks.join(", "));
+    let found = format!("lacks {}: bytes to verify are copied first", lacks.join(", "));
     if lacks.contains(&"sse4_2") {
         return Finding::new(NAME, State::Warn, found, WHY)
             .remedy("have the virtual machine pass the host's CPU model on; sums are made in software");
@@ -122,13 +122,13 @@ fn io_uring(tree: &Tree) -> Finding {
 
 fn ptrace(tree: &Tree) -> Finding {
     const NAME: &str = "ptrace";
-    const WHY: &str = "copies between processes of this host";
+    const WHY: &str = "same-host copies";
     let (found, remedy) = match tree.number(PTRACE) {
         Ok(0) => {
-            return Finding::new(NAME, State::Ok, "one user's processes may copy each other's memory", WHY);
+            return Finding::new(NAME, State::Ok, "0: a user's processes may copy from each other", WHY);
         }
         Err(Miss::Absent) => {
-            let found = "no Yama: one user's processes may copy each other's memory";
+            let found = "no Yama: a user's processes may copy from each other";
             return Finding::new(NAME, State::Ok, found, WHY);
         }
         Ok(1) => (

@@ -49,7 +49,7 @@ fn words(limit: &Limit, show: impl Fn(u64) -> String) -> String {
 
 fn open_files(asked: &Asked<Limit>) -> Finding {
     const NAME: &str = "open-files";
-    const WHY: &str = "a peer needs one for its control link and one a lane";
+    const WHY: &str = "each peer needs one, and one a lane";
     let limit = match told(NAME, asked, WHY) {
         Ok(limit) => limit,
         Err(finding) => return finding,

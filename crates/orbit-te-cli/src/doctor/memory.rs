@@ -108,7 +108,7 @@ fn files_up(root: &str, group: &str) -> Vec<String> {
 
 fn memfd(tree: &Tree, asked: &Asked<Memfd>) -> Finding {
     const NAME: &str = "memfd";
-    const WHY: &str = "memory that processes of one host share";
+    const WHY: &str = "memory shared within a host";
     let noexec = match tree.number(NOEXEC) {
         Ok(mode) => format!(" (vm.memfd_noexec={mode})"),
         Err(Miss::Absent) => String::new(),
@@ -119,7 +119,7 @@ fn memfd(tree: &Tree, asked: &Asked<Memfd>) -> Finding {
             Finding::new(NAME, State::Ok, format!("sealable, never executable{noexec}"), WHY)
         }
         Asked::Told(Memfd::Sealable) => {
-            Finding::new(NAME, State::Ok, format!("sealable; MFD_NOEXEC_SEAL needs Linux 6.3{noexec}"), WHY)
+            Finding::new(NAME, State::Ok, format!("sealable, not MFD_NOEXEC_SEAL{noexec}"), WHY)
         }
         Asked::Refused(words) => Finding::new(NAME, State::Warn, format!("refused: {words}{noexec}"), WHY)
             .remedy("have the seccomp filter or the security module permit memfd_create; TCP works without"),
@@ -132,7 +132,7 @@ fn memfd(tree: &Tree, asked: &Asked<Memfd>) -> Finding {
 
 fn dev_shm(tree: &Tree, asked: &Asked<Room>) -> Finding {
     const NAME: &str = "dev-shm";
-    const WHY: &str = "not needed: memfds are bound by the memory cgroup, not by it";
+    const WHY: &str = "not needed: memfds count in the cgroup";
     let mounts = match tree.text(MOUNTS) {
         Ok(text) => text,
         Err(miss) => return Finding::missed_always(NAME, MOUNTS, &miss, WHY),
@@ -187,7 +187,7 @@ fn transparent(tree: &Tree) -> Finding {
 
 fn transparent_shared(tree: &Tree) -> Finding {
     const NAME: &str = "huge-pages-shmem";
-    const WHY: &str = "shared memory has plain pages unless this permits huge ones";
+    const WHY: &str = "pages of shared memory";
     const PATH: &str = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
     match chosen(tree, PATH) {
         Ok(word) if matches!(word.as_str(), "never" | "deny") => {
@@ -210,7 +210,7 @@ fn meminfo(text: &str, key: &str) -> Option<Result<u64, Miss>> {
 
 fn hugetlb(tree: &Tree) -> Finding {
     const NAME: &str = "hugetlb";
-    const WHY: &str = "not used by this version, which asks for transparent ones";
+    const WHY: &str = "not used by this version";
     let text = match tree.text(MEMINFO) {
         Ok(text) => text,
         Err(miss) => return Finding::missed_always(NAME, MEMINFO, &miss, WHY),
@@ -245,7 +245,7 @@ fn overcommit(tree: &Tree) -> Finding {
 
 fn numa(tree: &Tree) -> Vec<Finding> {
     const NAME: &str = "numa";
-    const WHY: &str = "no thread or buffer is bound to a node by this version";
+    const WHY: &str = "nothing is bound to nodes by this version";
     let nodes = match tree.names(NODES) {
         Ok(names) => {
             names.iter().filter(|n| n.strip_prefix("node").is_some_and(|n| number(n).is_ok())).count()
@@ -264,7 +264,7 @@ fn numa(tree: &Tree) -> Vec<Finding> {
 
 fn reclaim(tree: &Tree, nodes: usize) -> Finding {
     const NAME: &str = "zone-reclaim";
-    const WHY: &str = "otherwise a full node stalls before it takes another's memory";
+    const WHY: &str = "a full node stalls where it is on";
     match tree.number(RECLAIM) {
         Ok(0) => Finding::new(NAME, State::Ok, "off", WHY),
         Ok(mode) if nodes < 2 => Finding::new(NAME, State::Ok, format!("{mode}, with one node"), WHY),

@@ -12,6 +12,10 @@ const LEAST_SOCKET_BUFFER: u64 = 64 << 10;
 const SMALL_GROWTH: u64 = 1 << 20;
 /// More interfaces than this are counted, not listed.
 const MOST_INTERFACES: usize = 16;
+/// What Ethernet has; overlays of clouds and containers have a little less.
+const SMALL_MTU: u64 = 1500;
+/// What every path of IPv6 must take.
+const LEAST_MTU: u64 = 1280;
 
 pub(crate) fn checks(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![
@@ -41,7 +45,7 @@ fn congestion(tree: &Tree) -> Finding {
 }
 
 fn cap(tree: &Tree, name: &'static str, path: &str, setting: &str) -> Finding {
-    const WHY: &str = "caps TcpConfig::socket_buffer_bytes where that is set";
+    const WHY: &str = "caps socket_buffer_bytes where that is set";
     match tree.number(path) {
         Ok(bytes) if bytes < LEAST_SOCKET_BUFFER => Finding::new(name, State::Warn, size(bytes), WHY)
             .remedy(format!("sysctl {setting}=16777216, or leave the socket buffers to the kernel")),
@@ -52,7 +56,7 @@ fn cap(tree: &Tree, name: &'static str, path: &str, setting: &str) -> Finding {
 }
 
 fn growth(tree: &Tree, name: &'static str, path: &str, setting: &str) -> Finding {
-    const WHY: &str = "how far the kernel lets a lane's buffer grow";
+    const WHY: &str = "how far a lane's buffer grows";
     let values = tree.text(path).and_then(|text| {
         let values = text.split_whitespace().map(number).collect::<Result<Vec<u64>, _>>()?;
         <[u64; 3]>::try_from(values)
@@ -73,7 +77,7 @@ fn growth(tree: &Tree, name: &'static str, path: &str, setting: &str) -> Finding
 
 fn backlog(tree: &Tree) -> Finding {
     const NAME: &str = "somaxconn";
-    const WHY: &str = "connections that wait to be taken when many peers come at once";
+    const WHY: &str = "for many peers that come at once";
     match tree.number(BACKLOG) {
         Ok(many) if many >= 1024 => Finding::new(NAME, State::Ok, many.to_string(), WHY),
         Ok(few) => {
@@ -119,11 +123,12 @@ fn interface(tree: &Tree, name: &str) -> Finding {
     };
     let (name, up) = (shown(name), matches!(state.as_str(), "up" | "unknown"));
     let found = format!("{name}: {}, mtu {mtu} bytes", shown(&state));
+    let larger = format!("ip link set {name} mtu 1500, or 9000 where the whole path takes it");
     match mtu {
         _ if !up => Finding::new(NAME, State::Note, found, WHY).remedy(format!("ip link set {name} up")),
-        0..1500 => Finding::new(NAME, State::Warn, found, WHY)
-            .remedy(format!("ip link set {name} mtu 1500, or 9000 where the whole path takes it")),
-        _ => Finding::new(NAME, State::Ok, found, WHY),
+        SMALL_MTU.. => Finding::new(NAME, State::Ok, found, WHY),
+        LEAST_MTU.. => Finding::new(NAME, State::Note, found, WHY).remedy(larger),
+        _ => Finding::new(NAME, State::Warn, found, WHY).remedy(larger),
     }
 }
 
@@ -189,6 +194,7 @@ mod tests {
             ("up", "9000", State::Ok),
             ("unknown", "65536", State::Ok),
             ("down", "1500", State::Note),
+            ("up", "1400", State::Note),
             ("up", "576", State::Warn),
         ] {
             let (_folder, tree) = tree(&[("sys/class/net/e/operstate", state), ("sys/class/net/e/mtu", mtu)]);

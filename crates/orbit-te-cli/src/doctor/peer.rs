@@ -87,10 +87,8 @@ impl Peer {
                 Some(segment)
             }
             Err(Error::Refused { code: Some(RefusalCode::UnknownSegment), .. }) if !self.named => {
-                let found = format!(
-                    "{} answers in a version that fits, reached in {took:.1} ms",
-                    printable(&self.text)
-                );
+                let found =
+                    format!("{} answers, in a version that fits, after {took:.1} ms", printable(&self.text));
                 learnt.findings.push(Finding::new(NAME, State::Ok, found, REACH));
                 None
             }
@@ -103,7 +101,7 @@ impl Peer {
     }
 }
 
-const REACH: &str = "name, connection, hello and one question";
+const REACH: &str = "connection, hello, one question";
 
 impl Learnt {
     fn fail(&mut self, name: &'static str, why: &'static str, words: &str, remedy: &str, failure: Failure) {
