@@ -96,7 +96,7 @@ impl Doctor {
 /// All checks of a host.
 fn host(tree: &Tree, probe: &Probe) -> Vec<Finding> {
     let mut findings = kernel::checks(tree);
-    findings.extend(limits::checks(tree, probe));
+    findings.extend(limits::checks(probe));
     findings.extend(memory::checks(tree, probe));
     findings.extend(network::checks(tree));
     findings.extend(devices::checks(tree));

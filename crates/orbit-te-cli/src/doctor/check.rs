@@ -1,7 +1,7 @@
 //! What a check finds, as a line of text and of JSON. Rule: a line of text fits 100 columns and is wrapped where it does not; what
 //! is a warning or a failure has a remedy.
 
-use super::tree::Miss;
+use super::tree::{Miss, shown_path};
 use serde::Serialize;
 use std::fmt;
 
@@ -68,6 +68,7 @@ impl Finding {
 
     /// A check whose file is not there or not understood.
     pub(crate) fn missed(name: &'static str, path: &str, miss: &Miss, why: &'static str) -> Finding {
+        let path = shown_path(path);
         match miss {
             Miss::Absent => Finding::new(name, State::Absent, format!("there is no /{path}"), why),
             Miss::Unreadable(cause) => Finding::new(name, State::Warn, format!("/{path}: {cause}"), why)
@@ -114,10 +115,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Words from this column on, in as many lines as they need.
+/// Words from this column on, in as many lines as they need; a word longer than a line is divided.
 fn wrap(f: &mut fmt::Formatter<'_>, words: &str, indent: usize) -> fmt::Result {
     let mut column = indent;
-    for word in words.split_whitespace() {
+    let widest = COLUMNS - indent;
+    let split = |word: &str| {
+        let letters: Vec<char> = word.chars().collect();
+        letters.chunks(widest).map(|part| part.iter().collect::<String>()).collect::<Vec<_>>()
+    };
+    for word in words.split_whitespace().flat_map(split) {
         let width = word.chars().count();
         if column > indent && column + 1 + width > COLUMNS {
             write!(f, "\n{:indent$}", "")?;
@@ -127,7 +133,7 @@ fn wrap(f: &mut fmt::Formatter<'_>, words: &str, indent: usize) -> fmt::Result {
             f.write_str(" ")?;
             column += 1;
         }
-        f.write_str(word)?;
+        f.write_str(&word)?;
         column += width;
     }
     Ok(())
@@ -204,6 +210,8 @@ mod tests {
         assert!(lines.lines().count() > 3);
         assert!(lines.lines().all(|l| l.len() <= COLUMNS && !l.ends_with(' ')), "{lines}");
         assert!(lines.contains("\n        remedy: do do"), "{lines}");
+        let path = Finding::new("x", State::Ok, format!("/{}", "folder/".repeat(40)), "why").to_string();
+        assert!(path.lines().count() == 4 && path.lines().all(|l| l.len() <= COLUMNS), "{path}");
         assert!(lines.lines().nth(1).unwrap().starts_with(&format!("{:INDENT$}word", "")));
     }
 

@@ -122,7 +122,7 @@ fn io_uring(tree: &Tree) -> Finding {
 
 fn ptrace(tree: &Tree) -> Finding {
     const NAME: &str = "ptrace";
-    const WHY: &str = "same-host copies";
+    const WHY: &str = "for same-host copies";
     let (found, remedy) = match tree.number(PTRACE) {
         Ok(0) => {
             return Finding::new(NAME, State::Ok, "0: a user's processes may copy from each other", WHY);

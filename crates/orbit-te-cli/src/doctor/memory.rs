@@ -20,8 +20,8 @@ const FIRST: &str = "sys/fs/cgroup/memory";
 const NO_LIMIT: u64 = 1 << 60;
 /// A group with less has room for few buffers.
 const SMALL_GROUP: u64 = 1 << 30;
-/// In less no engine starts.
-const LEAST_GROUP: u64 = 32 << 20;
+/// An engine without buffers has 15 MiB resident; less than this leaves nothing for them.
+const LEAST_GROUP: u64 = 16 << 20;
 
 pub(crate) fn checks(tree: &Tree, probe: &Probe) -> Vec<Finding> {
     let mut found = vec![
@@ -108,11 +108,11 @@ fn files_up(root: &str, group: &str) -> Vec<String> {
 
 fn memfd(tree: &Tree, asked: &Asked<Memfd>) -> Finding {
     const NAME: &str = "memfd";
-    const WHY: &str = "memory shared within a host";
+    const WHY: &str = "for memory shared within a host";
     let noexec = match tree.number(NOEXEC) {
         Ok(mode) => format!(" (vm.memfd_noexec={mode})"),
         Err(Miss::Absent) => String::new(),
-        Err(miss) => return Finding::missed(NAME, NOEXEC, &miss, WHY),
+        Err(Miss::Unreadable(why)) => format!(" (vm.memfd_noexec: {why})"),
     };
     match asked {
         Asked::Told(Memfd::NoexecSeal) => {
@@ -142,7 +142,10 @@ fn dev_shm(tree: &Tree, asked: &Asked<Room>) -> Finding {
     let Some(mount) = mounts.filter(|fields| fields.get(1) == Some(&"/dev/shm")).last() else {
         return Finding::new(NAME, State::Absent, "nothing is mounted there", WHY);
     };
-    let kind = mount.get(2).map_or_else(String::new, |kind| shown(kind));
+    let Some(kind) = mount.get(2).map(|kind| shown(kind)) else {
+        let miss = Miss::Unreadable("its line of /dev/shm is cut short".to_string());
+        return Finding::missed(NAME, MOUNTS, &miss, WHY);
+    };
     let found = match (asked, mount.get(3).and_then(|options| size_option(options))) {
         (Asked::Told(Room { size: whole, free }), _) => {
             format!("{kind} of {}, {} free", size(*whole), size(*free))
@@ -187,7 +190,7 @@ fn transparent(tree: &Tree) -> Finding {
 
 fn transparent_shared(tree: &Tree) -> Finding {
     const NAME: &str = "huge-pages-shmem";
-    const WHY: &str = "pages of shared memory";
+    const WHY: &str = "for pages of shared memory";
     const PATH: &str = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
     match chosen(tree, PATH) {
         Ok(word) if matches!(word.as_str(), "never" | "deny") => {
@@ -268,9 +271,8 @@ fn reclaim(tree: &Tree, nodes: usize) -> Finding {
     match tree.number(RECLAIM) {
         Ok(0) => Finding::new(NAME, State::Ok, "off", WHY),
         Ok(mode) if nodes < 2 => Finding::new(NAME, State::Ok, format!("{mode}, with one node"), WHY),
-        Ok(mode) => {
-            Finding::new(NAME, State::Warn, format!("{mode}"), WHY).remedy("sysctl vm.zone_reclaim_mode=0")
-        }
+        Ok(mode) => Finding::new(NAME, State::Warn, format!("on ({mode})"), WHY)
+            .remedy("sysctl vm.zone_reclaim_mode=0"),
         Err(miss) => Finding::missed(NAME, RECLAIM, &miss, WHY),
     }
 }

@@ -115,11 +115,11 @@ fn interface(tree: &Tree, name: &str) -> Finding {
     let path = |file: &str| format!("{INTERFACES}/{name}/{file}");
     let state = match tree.text(&path("operstate")) {
         Ok(state) => state,
-        Err(miss) => return Finding::missed_always(NAME, &shown_path(&path("operstate")), &miss, WHY),
+        Err(miss) => return Finding::missed_always(NAME, &path("operstate"), &miss, WHY),
     };
     let mtu = match tree.number(&path("mtu")) {
         Ok(mtu) => mtu,
-        Err(miss) => return Finding::missed_always(NAME, &shown_path(&path("mtu")), &miss, WHY),
+        Err(miss) => return Finding::missed_always(NAME, &path("mtu"), &miss, WHY),
     };
     let (name, up) = (shown(name), matches!(state.as_str(), "up" | "unknown"));
     let found = format!("{name}: {}, mtu {mtu} bytes", shown(&state));
@@ -130,11 +130,6 @@ fn interface(tree: &Tree, name: &str) -> Finding {
         LEAST_MTU.. => Finding::new(NAME, State::Note, found, WHY).remedy(larger),
         _ => Finding::new(NAME, State::Warn, found, WHY).remedy(larger),
     }
-}
-
-/// A path whose parts are names that somebody chose.
-fn shown_path(path: &str) -> String {
-    path.split('/').map(shown).collect::<Vec<_>>().join("/")
 }
 
 #[cfg(test)]

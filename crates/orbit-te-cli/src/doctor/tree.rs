@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// No file that is read here is longer where it makes sense; a host of 1,024 CPUs describes them in 2 MiB.
 const MOST_BYTES: u64 = 8 << 20;
 /// As much of a file's words as a line of output shows.
-const MOST_SHOWN: usize = 40;
+const MOST_SHOWN: usize = 64;
 
 /// A host's `/proc`, `/sys` and `/dev`, or a copy of them.
 #[derive(Debug)]
@@ -83,11 +83,6 @@ impl Tree {
         });
         Ok(names)
     }
-
-    /// Whether something is there.
-    pub(crate) fn has(&self, path: &str) -> bool {
-        self.find(path).is_ok()
-    }
 }
 
 fn miss(error: &std::io::Error) -> Miss {
@@ -121,6 +116,11 @@ pub(crate) fn shown(text: &str) -> String {
         out.push_str(&escaped);
     }
     out
+}
+
+/// A path, parts of which somebody chose.
+pub(crate) fn shown_path(path: &str) -> String {
+    path.split('/').map(shown).collect::<Vec<_>>().join("/")
 }
 
 #[cfg(test)]
@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn long_words_are_cut() {
-        assert_eq!(shown(&"x".repeat(41)), format!("{}...", "x".repeat(40)));
+        assert_eq!(shown(&"x".repeat(65)), format!("{}...", "x".repeat(64)));
+        assert_eq!(shown_path("a/b\n/c"), "a/b\\n/c");
         assert_eq!(shown("a\tb"), "a\\tb");
     }
 }

@@ -86,7 +86,7 @@ fn this_host_is_checked_in_both_forms() {
 #[test]
 fn limits_of_the_process_are_seen() {
     let limited = std::process::Command::new("sh")
-        .args(["-c", "ulimit -n 48 && exec \"$0\" doctor --json", env!("CARGO_BIN_EXE_orbit-te")])
+        .args(["-c", "ulimit -n 24 && exec \"$0\" doctor --json", env!("CARGO_BIN_EXE_orbit-te")])
         .output()
         .expect("a shell");
     assert_eq!(limited.status.code(), Some(4), "{limited:?}");
