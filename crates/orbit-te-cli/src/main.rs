@@ -7,6 +7,7 @@ mod bench;
 mod child;
 mod console;
 mod demo;
+mod doctor;
 mod failure;
 mod get;
 mod pattern;
@@ -37,7 +38,8 @@ Sizes are whole numbers of bytes, or of KiB, MiB, GiB or TiB (powers of 1024).";
 
 /// OrbitTE moves bytes between the memories of processes and hosts, fast and checked.
 ///
-/// `demo` shows it in one command; `serve`, `put` and `get` move real files; `bench` measures.
+/// `demo` shows it in one command; `serve`, `put` and `get` move real files; `bench` measures;
+/// `doctor` checks this host.
 #[derive(Debug, Parser)]
 #[command(name = "orbit-te", version, after_help = CODES)]
 struct Cli {
@@ -55,6 +57,7 @@ enum Command {
     Put(put::Put),
     Get(get::Get),
     Bench(bench::Bench),
+    Doctor(doctor::Doctor),
     #[command(hide = true)]
     DemoTarget(target::DemoTarget),
 }
@@ -66,6 +69,7 @@ impl Command {
             Command::Demo(command) => command.json,
             Command::Serve(command) => command.json,
             Command::Bench(command) => command.json,
+            Command::Doctor(command) => command.json,
             Command::Put(_) | Command::Get(_) | Command::DemoTarget(_) => false,
         }
     }
@@ -77,6 +81,7 @@ impl Command {
             Command::Put(command) => command.run(),
             Command::Get(command) => command.run(),
             Command::Bench(command) => command.run(),
+            Command::Doctor(command) => command.run(),
             Command::DemoTarget(command) => command.run(),
         }
     }

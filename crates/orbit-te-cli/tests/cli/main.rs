@@ -3,5 +3,6 @@
 mod bench;
 mod common;
 mod demo;
+mod doctor;
 mod files;
 mod refusals;
