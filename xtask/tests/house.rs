@@ -21,6 +21,11 @@ const UNSAFE: &[(&str, &str)] = &[
         "crates/orbit-te-sim/src/watch.rs",
         "hands on the promises of the transport contract, or breaks them on purpose",
     ),
+    (
+        "crates/orbit-te-shm/src/mover.rs",
+        "copies between leased regions and peers' memory, behind their gates",
+    ),
+    ("crates/orbit-te-shm/src/transport.rs", "the promises of the transport contract"),
     ("crates/orbit-te-tcp/src/checksum.rs", "makes sums over ranges of leased regions"),
     ("crates/orbit-te-tcp/src/conn.rs", "hands ranges of leased regions to the socket calls"),
     ("crates/orbit-te-tcp/src/net.rs", "the trait of streams that send and receive by address"),
@@ -41,6 +46,8 @@ const UNSAFE: &[(&str, &str)] = &[
         "crates/orbit-te/src/dead.rs",
         "the promises of the transport contract, by a transport that takes nothing",
     ),
+    ("crates/orbit-te/src/router.rs", "lends transports' descriptors to the event queue"),
+    ("crates/orbit-te/src/router/carry.rs", "hands on ops under the promises of whoever submits them"),
     ("crates/orbit-te/src/sleeper.rs", "lends a transport's descriptor to the event queue"),
 ];
 

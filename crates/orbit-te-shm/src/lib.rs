@@ -19,6 +19,7 @@ mod copier;
 pub mod domain;
 pub mod door;
 mod entry;
+mod hear;
 mod link;
 mod mover;
 mod ops;

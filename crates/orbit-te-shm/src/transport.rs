@@ -6,23 +6,22 @@
 use crate::config::ShmConfig;
 use crate::copier::Copier;
 use crate::domain::name;
-use crate::entry::{Entry, Open, Shown, shown};
+use crate::entry::{Entry, Shown, shown};
 use crate::link::{Link, State};
 use crate::mover::{self, Step};
 use crate::ops::{OpSlot, OpTable};
-use crate::sys::{Received, Window};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use orbit_te_memory::{Access, KindSet};
+use orbit_te_memory::KindSet;
 use orbit_te_transport::{
     Arm, Capabilities, Event, LinkId, LinkLanes, Notice, Op, OpError, OpErrorCode, PriorityQueue, Progress,
     Signs, Token, Transport, TransportError,
 };
 use orbit_te_wire::limits::MAX_PIECES;
-use orbit_te_wire::same_host::{MAX_BYTES, NoEntry, SameHost, SameHostAddress, Way};
-use orbit_te_wire::{Generation, PeerId, RegionId, Status};
+use orbit_te_wire::same_host::{SameHost, SameHostAddress, Way};
+use orbit_te_wire::{Generation, PeerId, RegionId};
 use std::io;
 use std::ops::RangeInclusive;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 /// The largest op: as large as TCP's, so that what fits one fits the other.
@@ -43,17 +42,17 @@ struct LinkEntry {
 ///
 /// It is the initiating side alone: a peer is let in by a [`crate::Door`].
 pub struct ShmTransport {
-    config: ShmConfig,
-    way: Way,
+    pub(crate) config: ShmConfig,
+    pub(crate) way: Way,
     links: Vec<LinkEntry>,
     free_links: Vec<u32>,
-    ops: OpTable,
+    pub(crate) ops: OpTable,
     copier: Copier,
     /// Ops that can be copied.
     ready: PriorityQueue<OpSlot>,
     /// Ops whose region is entered when there is room: while nothing is ready, so that no region is left that somebody is about to use.
     room: Vec<OpSlot>,
-    news: Vec<Event>,
+    pub(crate) news: Vec<Event>,
     epoll: Epoll,
     /// What calls may still copy before the next poll.
     may_copy_bytes: u64,
@@ -90,7 +89,7 @@ impl ShmTransport {
         })
     }
 
-    fn find(&mut self, id: LinkId) -> Option<&mut Link> {
+    pub(crate) fn find(&mut self, id: LinkId) -> Option<&mut Link> {
         link_of(&mut self.links, id)
     }
 
@@ -103,7 +102,7 @@ impl ShmTransport {
     }
 
     /// An op goes as far as it can without a copy: to its link, to its region, to those that are ready.
-    fn place(&mut self, slot: OpSlot, now: Instant) {
+    pub(crate) fn place(&mut self, slot: OpSlot, now: Instant) {
         let unreachable_after = self.config.unreachable_after;
         let Some(state) = self.ops.get_mut(slot) else { return };
         let (id, key) = (state.op.link, shown(&state.op.remote.key));
@@ -260,76 +259,6 @@ impl ShmTransport {
         any
     }
 
-    /// Takes one message of a peer; false when there is none.
-    fn hear(&mut self, id: LinkId, now: Instant) -> Result<bool, TransportError> {
-        let transport = name(self.way);
-        let (way, config) = (self.way, self.config.clone());
-        let Some(link) = self.find(id) else { return Ok(false) };
-        let Some(socket) = link.socket() else { return Ok(false) };
-        let mut bytes = [0; MAX_BYTES];
-        let what = || format!("{transport}: the connection to the peer's door");
-        let received =
-            socket.receive(&mut bytes).map_err(|source| TransportError::Io { what: what(), source })?;
-        let (message, file) = match received {
-            Received::Nothing => return Ok(false),
-            Received::End => {
-                let source =
-                    io::Error::new(io::ErrorKind::UnexpectedEof, "the peer has closed it, or has ended");
-                return Err(TransportError::Io { what: what(), source });
-            }
-            Received::Message(count, file) => (SameHost::decode(&bytes[..count])?, file),
-        };
-        match message {
-            SameHost::Welcome { answer, gates, proof_address } => {
-                link.welcome(way, (answer, gates, proof_address), file, &config)?;
-                let waiting = std::mem::take(&mut link.waiting);
-                self.news.push(Event::LinkUp { link: id });
-                waiting.into_iter().for_each(|slot| self.place(slot, now));
-            }
-            SameHost::Entered { request, gate, begin, length, access, expires_ns } => {
-                let Some(key) = link.entries.asked(request) else {
-                    return Err(TransportError::RefusedByPeer("an answer to nothing".to_string()));
-                };
-                let access = Access::from_bits_truncate(access);
-                let expires = match expires_ns {
-                    0 => None,
-                    left => now.checked_add(Duration::from_nanos(left)),
-                };
-                let window = match way {
-                    Way::Kernel => Ok(None),
-                    Way::Mapping => map(file, begin, length, access).map(Some),
-                };
-                let Some(Entry::Asked { waiting, .. }) = link.entries.remove(&key) else { return Ok(true) };
-                match window {
-                    Ok(window) => {
-                        let open = Open { gate, begin, length, access, expires, window };
-                        link.entries.insert(key, Entry::Open(open));
-                        waiting.into_iter().for_each(|slot| self.place(slot, now));
-                    }
-                    Err(error) => {
-                        // This side can't map it, which says nothing of other regions.
-                        tracing::warn!(%error, "{transport}: a region of a peer can't be mapped");
-                        say(link, &SameHost::Left { gate })?;
-                        let error = OpError::io(OpErrorCode::Unsupported, &error);
-                        waiting.into_iter().for_each(|slot| self.ops.end(slot, Err(error)));
-                    }
-                }
-            }
-            SameHost::Refused { request, why } => {
-                let key = link.entries.asked(request);
-                if let Some(Entry::Asked { waiting, .. }) = key.and_then(|key| link.entries.remove(&key)) {
-                    let error = refusal(why);
-                    waiting.into_iter().for_each(|slot| self.ops.end(slot, Err(error)));
-                }
-            }
-            SameHost::Farewell { reason } => return Err(TransportError::RefusedByPeer(reason)),
-            SameHost::Knock { .. } | SameHost::Enter { .. } | SameHost::Left { .. } => {
-                return Err(TransportError::RefusedByPeer("it says what only this side may say".to_string()));
-            }
-        }
-        Ok(true)
-    }
-
     /// A link is down: what was under way on it fails, what waited for it goes on waiting.
     fn break_link(&mut self, id: LinkId, error: TransportError, now: Instant) {
         let config = self.config.clone();
@@ -409,30 +338,11 @@ fn link_of(links: &mut [LinkEntry], id: LinkId) -> Option<&mut Link> {
     entry.link.as_mut().filter(|_| entry.generation == id.generation)
 }
 
-fn say(link: &Link, message: &SameHost) -> Result<(), TransportError> {
+pub(crate) fn say(link: &Link, message: &SameHost) -> Result<(), TransportError> {
     let bytes = message.encode()?;
     let Some(socket) = link.socket() else { return Ok(()) };
     let what = || "the connection to the peer's door".to_string();
     socket.send(&bytes, None).map_err(|source| TransportError::Io { what: what(), source })
-}
-
-fn map(file: Option<OwnedFd>, begin: u64, length: u64, access: Access) -> io::Result<Window> {
-    let missing = || io::Error::new(io::ErrorKind::InvalidData, "the peer sent no file");
-    Window::map(&file.ok_or_else(missing)?, begin, length, access.contains(Access::REMOTE_WRITE))
-}
-
-/// The error that a refusal means.
-fn refusal(why: NoEntry) -> OpError {
-    match why {
-        NoEntry::Admission(status) => match Status::from_u16(status).map(OpError::from_status) {
-            Ok(Some(error)) => error,
-            Ok(None) | Err(_) => OpError::new(OpErrorCode::Protocol),
-        },
-        NoEntry::NotShareable | NoEntry::PartOfBuffer | NoEntry::Full => {
-            OpError::new(OpErrorCode::Unsupported)
-        }
-        NoEntry::System(os) => OpError { os: Some(os), ..OpError::new(OpErrorCode::Unsupported) },
-    }
 }
 
 // SAFETY: each op that is taken stands in the table until its completion was given out, and completes once (promise 1). It completes with

@@ -1,7 +1,7 @@
 //! The control plane: opening sessions to peers, letting peers in, and what follows when a session ends. Rule: everything here
 //! runs on one thread with a runtime of its own, apart from the data plane and from the application's runtime.
 
-use crate::core::Command;
+use crate::command::Command;
 use crate::error::Error;
 use crate::peer::{LinkStatus, Peer};
 use crate::route::RouteId;

@@ -4,27 +4,24 @@
 #![allow(unsafe_code)]
 
 use crate::announcer::{self, Announcer};
+use crate::command::Command;
 use crate::condition::PeerCondition;
 use crate::ending::{Ended, GivenUp};
 use crate::error::{Error, TransferError};
 use crate::peer::LinkStatus;
 use crate::receipt::{Landed, Tally};
 use crate::retention::Retention;
-use crate::route::{Plan, Reason, RouteId};
-use crate::router::{Done, Found, Reach, Router};
+use crate::router::{Done, Found, Router};
 use crate::sync::ArrayQueue;
 use crate::transfer::TransferState;
 use crate::warming::Warm;
-use orbit_te_memory::RemoteKey;
 use orbit_te_transport::{
     Arm, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Signs, Token, TransportError,
 };
-use orbit_te_wire::PeerId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use tokio::sync::oneshot;
 
 /// Ops handed over in one call.
 const SUBMIT_OPS: usize = 64;
@@ -32,39 +29,6 @@ const SUBMIT_OPS: usize = 64;
 const CLOSED_LINKS: usize = 64;
 /// Completions taken in one poll.
 const POLL_BUDGET: usize = 256;
-
-/// What other threads ask of a worker.
-pub(crate) enum Command {
-    /// Carry out a part of a transfer.
-    Submit { transfer: Arc<TransferState>, part: usize },
-    /// Send the notification of a transfer whose bytes are in place.
-    Announce(Arc<TransferState>),
-    /// Give a transfer up.
-    Cancel(Arc<TransferState>),
-    /// Make a link.
-    Connect {
-        peer: PeerId,
-        address: Vec<u8>,
-        status: Arc<LinkStatus>,
-        reply: oneshot::Sender<Result<LinkId, Error>>,
-    },
-    /// Reach the peer of a link over another route as well.
-    Join {
-        link: LinkId,
-        peer: PeerId,
-        route: RouteId,
-        address: Vec<u8>,
-        reply: oneshot::Sender<Result<(), Reason>>,
-    },
-    /// Keep what is known of a peer's region.
-    Learn { link: LinkId, key: RemoteKey, reach: Arc<Reach> },
-    /// Tell what would be done with such an op.
-    Explain { op: Box<Op>, demand: Option<RouteId>, reply: oneshot::Sender<Result<Plan, Error>> },
-    /// Tell when a link's lanes are up.
-    Warm(Box<Warm>),
-    /// Close a link; its transfers fail.
-    Disconnect(LinkId),
-}
 
 struct Active {
     transfer: Arc<TransferState>,

@@ -59,6 +59,7 @@ mod batch;
 mod builder;
 mod catalogue;
 mod clock;
+mod command;
 mod condition;
 mod config;
 mod control;

@@ -7,26 +7,24 @@
 
 #![allow(unsafe_code)]
 
+mod carry;
+mod choose;
 mod flight;
 mod leg;
 
 use crate::dead::DeadTransport;
-use crate::route::{
-    Caps, MAX_ROUTES, Plan, Policy, Question, Reason, ReasonCounts, Refusal, RouteId, RouteSet, RouteState,
-    Ruleset, Why, plan,
-};
-use flight::{Flight, Flights};
-use leg::{Known, Leg, Legs};
+use crate::route::{Caps, Policy, Prior, Rates, Reason, ReasonCounts, Refusal, RouteId, Ruleset};
+use flight::Flights;
+use leg::{Leg, Legs};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use orbit_te_memory::{KindSet, MemoryKind, RemoteKey};
+use orbit_te_memory::{KindSet, RemoteKey};
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, ErrorClass, Event, LinkId, LinkLanes, Notice, Op, OpError, OpErrorCode,
-    OpKind, Priority, Progress, Signs, Token, Transport, TransportError,
+    Arm, Capabilities, Completion, Event, LinkId, LinkLanes, Op, OpErrorCode, Progress, Signs, Token,
+    Transport, TransportError,
 };
 use orbit_te_wire::PeerId;
 use std::collections::VecDeque;
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -117,39 +115,13 @@ pub(crate) struct Router {
     /// None where one transport is alone, whose own descriptor serves.
     epoll: Option<Epoll>,
     everybody: Ruleset,
+    /// Of a route to somebody of whom nothing is known.
+    unmeasured: Rates,
     policy: Arc<Policy>,
     counts: Arc<ReasonCounts>,
     /// Kept for their memory.
     ops: Vec<Op>,
     progress: Progress,
-}
-
-/// What an op has that decides about its route.
-#[derive(Clone, Copy, PartialEq)]
-struct Kind {
-    link: LinkId,
-    key: RemoteKey,
-    kind: OpKind,
-    bytes: u64,
-    pieces: u32,
-    verify: bool,
-    priority: Priority,
-    demand: Option<RouteId>,
-}
-
-impl Kind {
-    fn of(op: &Op, demand: Option<RouteId>) -> Kind {
-        Kind {
-            link: op.link,
-            key: op.remote.key,
-            kind: op.kind,
-            bytes: op.local.length,
-            pieces: op.pieces.map_or(1, |pieces| pieces.len() as u32),
-            verify: op.verify.is_on(),
-            priority: op.priority,
-            demand,
-        }
-    }
 }
 
 impl Router {
@@ -187,6 +159,7 @@ impl Router {
             done: VecDeque::with_capacity(BUDGET),
             epoll,
             everybody: policy.ruleset("", PeerId(0), false),
+            unmeasured: Rates::new(Prior::of(RouteId::TCP, false)),
             policy,
             counts,
             ops: Vec::with_capacity(64),
@@ -205,6 +178,7 @@ impl Router {
             done: VecDeque::new(),
             epoll: None,
             everybody: Policy::default().ruleset("", PeerId(0), false),
+            unmeasured: Rates::new(Prior::of(RouteId::TCP, false)),
             policy: Arc::default(),
             counts: Arc::default(),
             ops: Vec::new(),
@@ -309,401 +283,6 @@ impl Router {
         }
     }
 
-    /// What would be done with such an op now.
-    pub(crate) fn explain(&mut self, op: &Op, demand: Option<RouteId>, now: Instant) -> Option<Plan> {
-        self.peer(op.link)?;
-        Some(self.plan(&Kind::of(op, demand), (0, RouteSet::NONE), now))
-    }
-
-    fn plan(&mut self, op: &Kind, (attempt, failed): (u32, RouteSet), now: Instant) -> Plan {
-        let Router { routes, peers, everybody, .. } = self;
-        let peer = peers.get_mut(op.link.slot as usize).and_then(Option::as_mut);
-        let (known, legs): (Option<&mut Known>, &[Option<Leg>]) =
-            match peer.filter(|legs| legs.link == op.link) {
-                Some(legs) => {
-                    let (known, legs) = legs.region(&op.key);
-                    (known, legs)
-                }
-                None => (None, &[]),
-            };
-        let reach = known.as_ref().map(|known| &*known.reach);
-        let question = Question {
-            kind: op.kind,
-            bytes: op.bytes,
-            pieces: op.pieces,
-            verify: op.verify,
-            priority: op.priority,
-            local: MemoryKind::Host,
-            remote: reach.map_or(MemoryKind::Host, |reach| reach.kind),
-            demand: op.demand,
-            incumbent: known.as_ref().and_then(|known| known.choices.last(op.kind, op.bytes)),
-            attempt,
-            failed,
-            now,
-        };
-        let base = routes.len() - 1;
-        let nothing = crate::route::Rates::new(crate::route::Prior::of(RouteId::TCP, false));
-        let mut states = [None; MAX_ROUTES];
-        for (at, route) in routes.iter().enumerate().take(MAX_ROUTES) {
-            let leg = legs.get(at).and_then(Option::as_ref);
-            let obstacle = match reach {
-                Some(reach) => reach.obstacles[route.id.index()],
-                // What nobody has described is reached as everything is.
-                None if at == base => None,
-                None => Some(Reason::NotOffered),
-            };
-            let usable = match (obstacle, leg) {
-                (Some(obstacle), _) => Err(obstacle),
-                // The base takes ops to links that are gone as well, and says what is wrong with them.
-                (None, None) if at == base => Ok(()),
-                (None, None) => Err(Reason::NotOffered),
-                (None, Some(leg)) => leg.down.map_or(Ok(()), Err),
-            };
-            states[at] = Some(RouteState {
-                id: route.id,
-                usable,
-                caps: route.caps,
-                rates: leg.map_or(&nothing, |leg| &leg.rates),
-                resting_until: leg.and_then(|leg| leg.health.resting_until(now)),
-                load_bytes: leg.map_or(0, |leg| leg.load_bytes),
-            });
-        }
-        let count = routes.len().min(MAX_ROUTES);
-        let empty = RouteState {
-            id: RouteId::TCP,
-            usable: Err(Reason::NotBuilt),
-            caps: routes[base].caps,
-            rates: &nothing,
-            resting_until: None,
-            load_bytes: 0,
-        };
-        let states = states.map(|state| state.unwrap_or(empty));
-        let rules = reach.map_or(&*everybody, |reach| &reach.rules);
-        plan(&question, &states[..count], rules)
-    }
-
-    /// Chooses a route for an op; its place.
-    fn choose(&mut self, op: &Kind, tried: (u32, RouteSet), now: Instant) -> Result<usize, Box<Refusal>> {
-        // Alone, the base has nobody to stand back for.
-        if self.routes.len() == 1 && op.demand.is_none() && tried.0 == 0 {
-            return Ok(0);
-        }
-        let plan = self.plan(op, tried, now);
-        let route = plan.route.map_err(Box::new)?;
-        let at = self.routes.iter().position(|known| known.id == route).unwrap_or(self.routes.len() - 1);
-        let counts = self.counts.clone();
-        if let Some(legs) = self.peer(op.link) {
-            let (known, legs) = legs.region(&op.key);
-            if let Some(change) = known.and_then(|known| known.choices.note(op.kind, op.bytes, &plan)) {
-                let from = change.from.map(RouteId::name);
-                let reason = change.reason.map(Reason::name);
-                tracing::info!(link = ?op.link, ?from, to = change.to.name(), ?reason, why = plan.why.name(), bytes = op.bytes, "route changed");
-                change.reason.inspect(|reason| counts.add(*reason));
-            }
-            if let (Why::Probe, Some(leg)) = (plan.why, legs.get_mut(at).and_then(Option::as_mut)) {
-                leg.rates.note_probe(op.kind, op.bytes, now);
-            }
-        }
-        for (_, reason) in plan.others.iter() {
-            self.counts.add(reason);
-        }
-        Ok(at)
-    }
-
-    /// Takes ops from the front, and says how many, as [`Transport::submit`].
-    ///
-    /// # Safety
-    /// As [`Transport::submit`].
-    pub(crate) unsafe fn submit(&mut self, ops: &[Op], demand: Option<RouteId>, now: Instant) -> usize {
-        let mut taken = 0;
-        let mut last: Option<(Kind, usize)> = None;
-        while taken < ops.len() {
-            self.ops.clear();
-            let mut run: Option<usize> = None;
-            let mut refused = false;
-            for op in &ops[taken..] {
-                let kind = Kind::of(op, demand);
-                let at = match last {
-                    Some((same, at)) if same == kind => Ok(at),
-                    _ => self.choose(&kind, (0, RouteSet::NONE), now),
-                };
-                let at = match at {
-                    Ok(at) => at,
-                    Err(refusal) if run.is_none() => {
-                        self.refuse(op.token, refusal);
-                        taken += 1;
-                        refused = true;
-                        break;
-                    }
-                    Err(_) => break,
-                };
-                last = Some((kind, at));
-                if run.is_some_and(|run| run != at) {
-                    break;
-                }
-                let flight = Flight {
-                    op: *op,
-                    route: at,
-                    demand,
-                    failed: RouteSet::NONE,
-                    began: now,
-                    touched: false,
-                    given_up: false,
-                    waits: false,
-                    attempts: Vec::new(),
-                };
-                if !self.flights.insert(flight) {
-                    break;
-                }
-                run = Some(at);
-                let op = self.launched(op, at);
-                self.ops.push(op);
-            }
-            if refused {
-                continue;
-            }
-            let Some(at) = run else { break };
-            let count = self.ops.len();
-            // SAFETY: the caller's promise, under the caller's tokens.
-            let took = unsafe { self.routes[at].transport.submit(&self.ops, now) };
-            for place in took..count {
-                let token = self.ops[place].token;
-                self.landed(token, at);
-                self.flights.remove(token);
-            }
-            self.routes[at].under_way += took;
-            taken += took;
-            if took < count {
-                break;
-            }
-        }
-        taken
-    }
-
-    /// An op as the transport of a route gets it; counted as under way there.
-    fn launched(&mut self, op: &Op, at: usize) -> Op {
-        let leg = self.peer(op.link).and_then(|legs| legs.legs.get_mut(at)).and_then(Option::as_mut);
-        let link = match leg {
-            Some(leg) => {
-                leg.load_bytes += op.local.length;
-                leg.link
-            }
-            None => op.link,
-        };
-        Op { link, ..*op }
-    }
-
-    /// An op is not under way on a route any more.
-    fn landed(&mut self, token: Token, at: usize) {
-        let Some(flight) = self.flights.get_mut(token) else { return };
-        let (link, bytes) = (flight.op.link, flight.op.local.length);
-        if let Some(leg) = self.peer(link).and_then(|legs| legs.legs.get_mut(at)).and_then(Option::as_mut) {
-            leg.load_bytes = leg.load_bytes.saturating_sub(bytes);
-        }
-    }
-
-    fn refuse(&mut self, token: Token, refusal: Box<Refusal>) {
-        self.counts.add(refusal.reason());
-        let result = Err(OpError::new(OpErrorCode::NoRoute));
-        let completion = Completion { token, result, bytes: 0, touched: false };
-        let route = refusal.demanded;
-        self.done.push_back(Done { completion, route, refusal: Some(refusal), attempts: Vec::new() });
-    }
-
-    /// Takes a notification, as [`Transport::notify`].
-    ///
-    /// # Safety
-    /// As [`Transport::notify`].
-    pub(crate) unsafe fn notify(&mut self, notice: &Notice, now: Instant) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { self.base().transport.notify(notice, now) }
-    }
-
-    /// Gives up the op or ops of these tokens, and notifications likewise, as [`Transport::cancel`].
-    pub(crate) fn cancel(&mut self, tokens: RangeInclusive<Token>, now: Instant) {
-        for flight in self.flights.iter_mut().filter(|flight| tokens.contains(&flight.op.token)) {
-            flight.given_up = true;
-        }
-        self.finish_waiting(OpErrorCode::Cancelled, |flight| flight.given_up);
-        for route in &mut self.routes {
-            route.transport.cancel(tokens.clone(), now);
-        }
-    }
-
-    /// Ends what waits to be tried again and satisfies a condition.
-    fn finish_waiting(&mut self, code: OpErrorCode, which: impl Fn(&Flight) -> bool) {
-        let waiting = self.flights.iter_mut().filter(|flight| flight.waits && which(flight));
-        let tokens: Vec<Token> = waiting.map(|flight| flight.op.token).collect();
-        for token in tokens {
-            self.finish(token, Err(OpError::new(code)), 0, false);
-        }
-    }
-
-    /// Ends an op.
-    fn finish(&mut self, token: Token, result: Result<(), OpError>, bytes: u64, touched: bool) {
-        let Some(flight) = self.flights.remove(token) else { return };
-        let touched = touched || flight.touched;
-        let completion = Completion { token: flight.op.token, result, bytes, touched };
-        let route = self.routes.get(flight.route).map(|route| route.id);
-        self.done.push_back(Done { completion, route, refusal: None, attempts: flight.attempts });
-    }
-
-    /// Makes progress; whether anything happened.
-    pub(crate) fn poll(&mut self, now: Instant, budget: usize, found: &mut Found) -> bool {
-        let mut any = false;
-        let base = self.routes.len() - 1;
-        for at in 0..self.routes.len() {
-            let route = &mut self.routes[at];
-            let alone = base == 0;
-            if !alone && route.under_way == 0 && now.saturating_duration_since(route.looked) < LOOK {
-                continue;
-            }
-            route.looked = now;
-            let mut progress = std::mem::take(&mut self.progress);
-            progress.clear();
-            any |= route.transport.poll(now, BUDGET, &mut progress);
-            for completion in progress.completions.drain(..) {
-                self.completed(at, completion, now);
-            }
-            for event in progress.events.drain(..) {
-                self.happened(at, &event, now);
-                if at == base {
-                    found.events.push(event);
-                }
-            }
-            self.progress = progress;
-        }
-        while let Some(token) = self.again.pop_front() {
-            any = true;
-            if !self.try_again(token, now) {
-                break;
-            }
-        }
-        for _ in 0..budget {
-            let Some(done) = self.done.pop_front() else { break };
-            found.done.push(done);
-            any = true;
-        }
-        any
-    }
-
-    fn completed(&mut self, at: usize, completion: Completion, now: Instant) {
-        let token = completion.token;
-        if crate::announcer::is_notification(token) {
-            return self.done.push_back(Done {
-                completion,
-                route: None,
-                refusal: None,
-                attempts: Vec::new(),
-            });
-        }
-        self.routes[at].under_way = self.routes[at].under_way.saturating_sub(1);
-        self.landed(token, at);
-        let Some(flight) = self.flights.get_mut(token) else {
-            debug_assert!(false, "a completion for no op");
-            return;
-        };
-        let (kind, began) = (Kind::of(&flight.op, flight.demand), flight.began);
-        let leg = self.peers.get_mut(kind.link.slot as usize).and_then(Option::as_mut);
-        let leg = leg.filter(|legs| legs.link == kind.link).and_then(|legs| legs.legs.get_mut(at));
-        let leg = leg.and_then(Option::as_mut);
-        match completion.result {
-            Ok(()) => {
-                if let Some(leg) = leg {
-                    // What came before it on this leg was served first.
-                    let service = now.saturating_duration_since(began.max(leg.last_end));
-                    leg.rates.observe(kind.kind, kind.bytes, kind.pieces, service, now);
-                    leg.health.succeeded(now);
-                    leg.last_end = now;
-                }
-                self.finish(token, Ok(()), completion.bytes, completion.touched);
-            }
-            Err(error) => {
-                let may_help = blames_route(error);
-                if let Some(leg) = leg {
-                    leg.last_end = now;
-                    if may_help {
-                        leg.health.failed(now, Reason::LinkDown);
-                    }
-                }
-                let attempts = self.policy.settings().attempts;
-                let used = flight.attempts.len() as u32 + 1;
-                if !may_help || flight.given_up || used >= attempts {
-                    return self.finish(token, completion.result, completion.bytes, completion.touched);
-                }
-                let id = self.routes[at].id;
-                flight.failed.insert(id);
-                flight.touched |= completion.touched;
-                flight.waits = true;
-                flight.attempts.push(Attempt {
-                    request: 0,
-                    route: id,
-                    reason: Reason::LinkDown,
-                    error,
-                    bytes: completion.bytes,
-                    took: now.saturating_duration_since(began),
-                });
-                self.again.push_back(token);
-            }
-        }
-    }
-
-    /// Tries an op again, on the route that is best for it now; false when that is full.
-    fn try_again(&mut self, token: Token, now: Instant) -> bool {
-        let Some(flight) = self.flights.get_mut(token).filter(|flight| flight.waits) else { return true };
-        let (op, kind) = (flight.op, Kind::of(&flight.op, flight.demand));
-        let tried = (flight.attempts.len() as u32, flight.failed);
-        let last = flight.attempts.last().map(|attempt| (attempt.error, attempt.bytes));
-        let at = match self.choose(&kind, tried, now) {
-            Ok(at) => at,
-            Err(_) => {
-                // The error of the last try is the one to tell.
-                let (error, bytes) = last.unwrap_or((OpError::new(OpErrorCode::NoRoute), 0));
-                self.finish(token, Err(error), bytes, false);
-                return true;
-            }
-        };
-        let op = self.launched(&op, at);
-        // SAFETY: the op is one that was given by `submit`, and whose completion was not given out; its transport has said that it does not
-        // touch its memory any more.
-        let took = unsafe { self.routes[at].transport.submit(&[op], now) };
-        if took == 0 {
-            self.landed(token, at);
-            self.again.push_front(token);
-            return false;
-        }
-        self.routes[at].under_way += 1;
-        if let Some(flight) = self.flights.get_mut(token) {
-            (flight.waits, flight.route, flight.began) = (false, at, now);
-        }
-        true
-    }
-
-    fn happened(&mut self, at: usize, event: &Event, now: Instant) {
-        let (link, state) = match event {
-            Event::LinkUp { link } => (*link, Ok(())),
-            Event::LinkDown { link, error } => (*link, Err(leg::reason(error))),
-            Event::Control { .. } => return,
-        };
-        let base = self.routes.len() - 1;
-        let joining = &mut self.routes[at].joining;
-        if let Some(place) = joining.iter().position(|(waiting, _)| *waiting == link) {
-            let _ = joining.swap_remove(place).1.send(state);
-        }
-        let id = self.routes[at].id;
-        let legs = self.peers.iter_mut().flatten().filter_map(|legs| legs.legs[at].as_mut());
-        for leg in legs.filter(|leg| leg.link == link) {
-            if let Event::LinkDown { error, .. } = event {
-                if leg.down.is_none() && at != base {
-                    tracing::warn!(route = id.name(), %error, "a route to a peer is down");
-                    leg.health.failed(now, Reason::LinkDown);
-                }
-            }
-            // The base is waited for.
-            leg.down = if at == base { None } else { state.err() };
-        }
-    }
-
     /// How to wait for more.
     pub(crate) fn arm(&mut self, now: Instant) -> Arm {
         if !self.done.is_empty() {
@@ -773,14 +352,5 @@ impl Router {
         self.done.is_empty()
             && self.flights.is_empty()
             && self.routes.iter().all(|route| route.transport.is_drained())
-    }
-}
-
-/// Whether an error is the route's, and the op may be tried on another one: neither side touches memory for it any more.
-fn blames_route(error: OpError) -> bool {
-    match error.code {
-        OpErrorCode::LinkBrokenUnfenced | OpErrorCode::PeerShuttingDown | OpErrorCode::NoLink => false,
-        OpErrorCode::Unsupported => true,
-        code => code.class() == ErrorClass::Link,
     }
 }

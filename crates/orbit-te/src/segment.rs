@@ -2,7 +2,7 @@
 //! starts.
 
 use crate::batch::Batch;
-use crate::core::Command;
+use crate::command::Command;
 use crate::error::{Error, TransferError};
 use crate::peer::Peer;
 use crate::pending::Pending;

@@ -3,9 +3,9 @@
 use crate::admission::{Admission, Permit};
 use crate::batch::{Batch, announce};
 use crate::clock;
+use crate::command::Command;
 use crate::config::Config;
 use crate::control::{self, Target};
-use crate::core::Command;
 use crate::error::Error;
 use crate::grants::Exposed;
 use crate::mailbox::Inbox;

@@ -3,7 +3,7 @@
 
 use crate::admission::Permit;
 use crate::clock;
-use crate::core::Command;
+use crate::command::Command;
 use crate::error::{Error, TransferError};
 use crate::guard;
 use crate::prepared::Kept;

@@ -7,8 +7,9 @@
 //! [`Worker::attend`].
 
 use crate::clock;
+use crate::command::Command;
 use crate::config::Config;
-use crate::core::{Command, Core};
+use crate::core::Core;
 use crate::error::Error;
 use crate::guard;
 use crate::handover::{FOREVER, Handover};

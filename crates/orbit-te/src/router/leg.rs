@@ -4,6 +4,7 @@
 use crate::route::{Choices, Health, MAX_ROUTES, Prior, Rates, Reason, RouteId, Ruleset, Settings};
 use orbit_te_memory::{MemoryKind, RemoteKey};
 use orbit_te_transport::{Barrier, LinkId, TransportError};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -55,6 +56,8 @@ impl Leg {
 pub(crate) struct Known {
     shown: [u64; 3],
     pub(crate) reach: Arc<Reach>,
+    /// Those of the reach, and what was found out since.
+    pub(crate) obstacles: [Option<Reason>; MAX_ROUTES],
     pub(crate) choices: Choices,
 }
 
@@ -64,20 +67,23 @@ pub(crate) struct Legs {
     pub(crate) link: LinkId,
     pub(crate) legs: Vec<Option<Leg>>,
     known: Vec<Known>,
+    places: HashMap<[u64; 3], usize>,
     /// Where the last one was found: mostly the next one's.
     recent: usize,
 }
 
 impl Legs {
     pub(crate) fn new(link: LinkId, routes: usize) -> Legs {
-        Legs { link, legs: (0..routes).map(|_| None).collect(), known: Vec::new(), recent: 0 }
+        let legs = (0..routes).map(|_| None).collect();
+        Legs { link, legs, known: Vec::new(), places: HashMap::new(), recent: 0 }
     }
 
     /// Keeps what is known of a region, as long as anybody else does.
     pub(crate) fn learn(&mut self, key: &RemoteKey, reach: Arc<Reach>) {
-        let shown = named(key);
+        let (shown, obstacles) = (named(key), reach.obstacles);
         self.known.retain(|known| Arc::strong_count(&known.reach) > 1 && known.shown != shown);
-        self.known.push(Known { shown, reach, choices: Choices::default() });
+        self.known.push(Known { shown, reach, obstacles, choices: Choices::default() });
+        self.places = self.known.iter().enumerate().map(|(at, known)| (known.shown, at)).collect();
         self.recent = 0;
     }
 
@@ -85,7 +91,7 @@ impl Legs {
     pub(crate) fn region(&mut self, key: &RemoteKey) -> (Option<&mut Known>, &mut [Option<Leg>]) {
         let wanted = named(key);
         if self.known.get(self.recent).is_none_or(|known| known.shown != wanted) {
-            self.recent = self.known.iter().position(|known| known.shown == wanted).unwrap_or(0);
+            self.recent = self.places.get(&wanted).copied().unwrap_or(0);
         }
         let known = self.known.get_mut(self.recent).filter(|known| known.shown == wanted);
         (known, &mut self.legs)

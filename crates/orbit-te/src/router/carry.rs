@@ -1,0 +1,335 @@
+//! Ops on their way: handing them to transports, taking their ends, and trying them again. Rule: an op is tried again only when the
+//! transport that had it has said that neither side touches memory for it any more.
+
+#![allow(unsafe_code)]
+
+use super::choose::Kind;
+use super::flight::{Attempt, Flight};
+use super::leg;
+use super::{BUDGET, Done, Found, LOOK, Router};
+use crate::announcer::is_notification;
+use crate::route::{Reason, Refusal, RouteId, RouteSet};
+use orbit_te_transport::{Completion, ErrorClass, Event, Notice, Op, OpError, OpErrorCode, Token};
+use std::ops::RangeInclusive;
+use std::time::Instant;
+
+impl Router {
+    /// Takes ops from the front, and says how many, as [`Transport::submit`].
+    ///
+    /// # Safety
+    /// As [`Transport::submit`].
+    pub(crate) unsafe fn submit(&mut self, ops: &[Op], demand: Option<RouteId>, now: Instant) -> usize {
+        let mut taken = 0;
+        let mut last: Option<(Kind, usize)> = None;
+        while taken < ops.len() {
+            self.ops.clear();
+            let mut run: Option<usize> = None;
+            let mut refused = false;
+            for op in &ops[taken..] {
+                let kind = Kind::of(op, demand);
+                let at = match last {
+                    Some((same, at)) if same == kind => Ok(at),
+                    _ => self.choose(&kind, (0, RouteSet::NONE), now),
+                };
+                let at = match at {
+                    Ok(at) => at,
+                    Err(refusal) if run.is_none() => {
+                        self.refuse(op.token, refusal);
+                        taken += 1;
+                        refused = true;
+                        break;
+                    }
+                    Err(_) => break,
+                };
+                last = Some((kind, at));
+                if run.is_some_and(|run| run != at) {
+                    break;
+                }
+                let flight = Flight {
+                    op: *op,
+                    route: at,
+                    demand,
+                    failed: RouteSet::NONE,
+                    began: now,
+                    touched: false,
+                    given_up: false,
+                    waits: false,
+                    attempts: Vec::new(),
+                };
+                if !self.flights.insert(flight) {
+                    break;
+                }
+                run = Some(at);
+                let op = self.launched(op, at);
+                self.ops.push(op);
+            }
+            if refused {
+                continue;
+            }
+            let Some(at) = run else { break };
+            let count = self.ops.len();
+            // SAFETY: the caller's promise, under the caller's tokens.
+            let took = unsafe { self.routes[at].transport.submit(&self.ops, now) };
+            for place in took..count {
+                let token = self.ops[place].token;
+                self.landed(token, at);
+                self.flights.remove(token);
+            }
+            self.routes[at].under_way += took;
+            taken += took;
+            if took < count {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// An op as the transport of a route gets it; counted as under way there.
+    fn launched(&mut self, op: &Op, at: usize) -> Op {
+        let leg = self.peer(op.link).and_then(|legs| legs.legs.get_mut(at)).and_then(Option::as_mut);
+        let link = match leg {
+            Some(leg) => {
+                leg.load_bytes += op.local.length;
+                leg.link
+            }
+            None => op.link,
+        };
+        Op { link, ..*op }
+    }
+
+    /// An op is not under way on a route any more.
+    fn landed(&mut self, token: Token, at: usize) {
+        let Some(flight) = self.flights.get_mut(token) else { return };
+        let (link, bytes) = (flight.op.link, flight.op.local.length);
+        if let Some(leg) = self.peer(link).and_then(|legs| legs.legs.get_mut(at)).and_then(Option::as_mut) {
+            leg.load_bytes = leg.load_bytes.saturating_sub(bytes);
+        }
+    }
+
+    fn refuse(&mut self, token: Token, refusal: Box<Refusal>) {
+        self.counts.add(refusal.reason());
+        let result = Err(OpError::new(OpErrorCode::NoRoute));
+        let completion = Completion { token, result, bytes: 0, touched: false };
+        let route = refusal.demanded;
+        self.done.push_back(Done { completion, route, refusal: Some(refusal), attempts: Vec::new() });
+    }
+
+    /// Takes a notification, as [`Transport::notify`].
+    ///
+    /// # Safety
+    /// As [`Transport::notify`].
+    pub(crate) unsafe fn notify(&mut self, notice: &Notice, now: Instant) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.base().transport.notify(notice, now) }
+    }
+
+    /// Gives up the op or ops of these tokens, and notifications likewise, as [`Transport::cancel`].
+    pub(crate) fn cancel(&mut self, tokens: RangeInclusive<Token>, now: Instant) {
+        if is_notification(*tokens.start()) {
+            return self.base().transport.cancel(tokens, now);
+        }
+        for flight in self.flights.iter_mut().filter(|flight| tokens.contains(&flight.op.token)) {
+            flight.given_up = true;
+        }
+        self.finish_waiting(OpErrorCode::Cancelled, |flight| flight.given_up);
+        for route in self.routes.iter_mut().filter(|route| route.under_way > 0) {
+            route.transport.cancel(tokens.clone(), now);
+        }
+    }
+
+    /// Ends what waits to be tried again and satisfies a condition.
+    pub(super) fn finish_waiting(&mut self, code: OpErrorCode, which: impl Fn(&Flight) -> bool) {
+        let waiting = self.flights.iter_mut().filter(|flight| flight.waits && which(flight));
+        let tokens: Vec<Token> = waiting.map(|flight| flight.op.token).collect();
+        for token in tokens {
+            self.finish(token, Err(OpError::new(code)), 0, false);
+        }
+    }
+
+    /// Ends an op.
+    fn finish(&mut self, token: Token, result: Result<(), OpError>, bytes: u64, touched: bool) {
+        let Some(flight) = self.flights.remove(token) else { return };
+        let touched = touched || flight.touched;
+        let completion = Completion { token: flight.op.token, result, bytes, touched };
+        let route = self.routes.get(flight.route).map(|route| route.id);
+        self.done.push_back(Done { completion, route, refusal: None, attempts: flight.attempts });
+    }
+
+    /// Makes progress; whether anything happened.
+    pub(crate) fn poll(&mut self, now: Instant, budget: usize, found: &mut Found) -> bool {
+        let mut any = false;
+        let base = self.routes.len() - 1;
+        for at in 0..self.routes.len() {
+            let route = &mut self.routes[at];
+            let alone = base == 0;
+            if !alone && route.under_way == 0 && now.saturating_duration_since(route.looked) < LOOK {
+                continue;
+            }
+            route.looked = now;
+            let mut progress = std::mem::take(&mut self.progress);
+            progress.clear();
+            any |= route.transport.poll(now, BUDGET, &mut progress);
+            for completion in progress.completions.drain(..) {
+                self.completed(at, completion, now);
+            }
+            for event in progress.events.drain(..) {
+                self.happened(at, &event, now);
+                if at == base {
+                    found.events.push(event);
+                }
+            }
+            self.progress = progress;
+        }
+        while let Some(token) = self.again.pop_front() {
+            any = true;
+            if !self.try_again(token, now) {
+                break;
+            }
+        }
+        for _ in 0..budget {
+            let Some(done) = self.done.pop_front() else { break };
+            found.done.push(done);
+            any = true;
+        }
+        any
+    }
+
+    fn completed(&mut self, at: usize, completion: Completion, now: Instant) {
+        let token = completion.token;
+        if is_notification(token) {
+            return self.done.push_back(Done {
+                completion,
+                route: None,
+                refusal: None,
+                attempts: Vec::new(),
+            });
+        }
+        self.routes[at].under_way = self.routes[at].under_way.saturating_sub(1);
+        self.landed(token, at);
+        let Some(flight) = self.flights.get_mut(token) else {
+            debug_assert!(false, "a completion for no op");
+            return;
+        };
+        let (kind, began) = (Kind::of(&flight.op, flight.demand), flight.began);
+        let leg = self.peers.get_mut(kind.link.slot as usize).and_then(Option::as_mut);
+        let leg = leg.filter(|legs| legs.link == kind.link).and_then(|legs| legs.legs.get_mut(at));
+        let leg = leg.and_then(Option::as_mut);
+        match completion.result {
+            Ok(()) => {
+                if let Some(leg) = leg {
+                    // What came before it on this leg was served first.
+                    let service = now.saturating_duration_since(began.max(leg.last_end));
+                    leg.rates.observe(kind.kind, kind.bytes, kind.pieces, service, now);
+                    leg.health.succeeded(now);
+                    leg.last_end = now;
+                }
+                self.finish(token, Ok(()), completion.bytes, completion.touched);
+            }
+            Err(error) => {
+                let reason = reason(error);
+                let may_help = reason.is_some();
+                if let Some(leg) = leg {
+                    leg.last_end = now;
+                    if reason == Some(Reason::LinkDown) {
+                        leg.health.failed(now, Reason::LinkDown);
+                    }
+                }
+                let reason = reason.unwrap_or(Reason::FailedBefore);
+                if may_help && reason != Reason::LinkDown {
+                    // It is this region that the route can't reach: not to be tried for each op again.
+                    let id = self.routes[at].id;
+                    if let Some(known) = self.peer(kind.link).and_then(|legs| legs.region(&kind.key).0) {
+                        known.obstacles[id.index()] = Some(reason);
+                    }
+                }
+                let Some(flight) = self.flights.get_mut(token) else { return };
+                let attempts = self.policy.settings().attempts;
+                let used = flight.attempts.len() as u32 + 1;
+                if !may_help || flight.given_up || used >= attempts {
+                    return self.finish(token, completion.result, completion.bytes, completion.touched);
+                }
+                let id = self.routes[at].id;
+                flight.failed.insert(id);
+                flight.touched |= completion.touched;
+                flight.waits = true;
+                flight.attempts.push(Attempt {
+                    request: 0,
+                    route: id,
+                    reason,
+                    error,
+                    bytes: completion.bytes,
+                    took: now.saturating_duration_since(began),
+                });
+                self.again.push_back(token);
+            }
+        }
+    }
+
+    /// Tries an op again, on the route that is best for it now; false when that is full.
+    fn try_again(&mut self, token: Token, now: Instant) -> bool {
+        let Some(flight) = self.flights.get_mut(token).filter(|flight| flight.waits) else { return true };
+        let (op, kind) = (flight.op, Kind::of(&flight.op, flight.demand));
+        let tried = (flight.attempts.len() as u32, flight.failed);
+        let last = flight.attempts.last().map(|attempt| (attempt.error, attempt.bytes));
+        let at = match self.choose(&kind, tried, now) {
+            Ok(at) => at,
+            Err(_) => {
+                // The error of the last try is the one to tell.
+                let (error, bytes) = last.unwrap_or((OpError::new(OpErrorCode::NoRoute), 0));
+                self.finish(token, Err(error), bytes, false);
+                return true;
+            }
+        };
+        let op = self.launched(&op, at);
+        // SAFETY: the op is one that was given by `submit`, and whose completion was not given out; its transport has said that it does not
+        // touch its memory any more.
+        let took = unsafe { self.routes[at].transport.submit(&[op], now) };
+        if took == 0 {
+            self.landed(token, at);
+            self.again.push_front(token);
+            return false;
+        }
+        self.routes[at].under_way += 1;
+        if let Some(flight) = self.flights.get_mut(token) {
+            (flight.waits, flight.route, flight.began) = (false, at, now);
+        }
+        true
+    }
+
+    fn happened(&mut self, at: usize, event: &Event, now: Instant) {
+        let (link, state) = match event {
+            Event::LinkUp { link } => (*link, Ok(())),
+            Event::LinkDown { link, error } => (*link, Err(leg::reason(error))),
+            Event::Control { .. } => return,
+        };
+        let base = self.routes.len() - 1;
+        let joining = &mut self.routes[at].joining;
+        if let Some(place) = joining.iter().position(|(waiting, _)| *waiting == link) {
+            let _ = joining.swap_remove(place).1.send(state);
+        }
+        let id = self.routes[at].id;
+        let legs = self.peers.iter_mut().flatten().filter_map(|legs| legs.legs[at].as_mut());
+        for leg in legs.filter(|leg| leg.link == link) {
+            if let Event::LinkDown { error, .. } = event {
+                if leg.down.is_none() && at != base {
+                    tracing::warn!(route = id.name(), %error, "a route to a peer is down");
+                    leg.health.failed(now, Reason::LinkDown);
+                }
+            }
+            // The base is waited for.
+            leg.down = if at == base { None } else { state.err() };
+        }
+    }
+}
+
+/// Why a route is left for an op that failed on it, where another one may do: neither side touches memory for it any more.
+fn reason(error: OpError) -> Option<Reason> {
+    match error.code {
+        OpErrorCode::LinkBrokenUnfenced | OpErrorCode::PeerShuttingDown | OpErrorCode::NoLink => None,
+        OpErrorCode::Unsupported => Some(match error.os {
+            Some(errno) => Reason::KernelRefuses { errno },
+            None => Reason::NotShared,
+        }),
+        code => (code.class() == ErrorClass::Link).then_some(Reason::LinkDown),
+    }
+}
