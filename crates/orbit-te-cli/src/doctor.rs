@@ -34,7 +34,8 @@ use tree::Tree;
 ///   absent  this host has no such thing
 ///
 /// Nothing is changed. It ends with exit code 0 when nothing failed, 4 when a
-/// check of this host failed, and 3 when the peer can't be reached or refuses.
+/// check of this host failed, 3 when the peer can't be reached or refuses, and 1
+/// when a read of its segment failed.
 ///
 /// With --peer HOST:PORT it says whether OrbitTE answers there and how soon.
 /// With a segment (HOST:PORT/NAME or a token) it also makes the lanes, and, if

@@ -32,7 +32,7 @@ Exit codes:
   1  a transfer or a check failed
   2  usage: arguments that make no sense, or do not fit the segment
   3  the peer can't be reached, has no such segment, or refuses
-  4  trouble on this host: a file, the disk, memory, an address in use
+  4  trouble on this host: a file, the disk, memory, an address in use, a check of `doctor`
 
 Sizes are whole numbers of bytes, or of KiB, MiB, GiB or TiB (powers of 1024).";
 

@@ -138,8 +138,8 @@ fn dev_shm(tree: &Tree, asked: &Asked<Room>) -> Finding {
         Err(miss) => return Finding::missed_always(NAME, MOUNTS, &miss, WHY),
     };
     // The last mount covers those before it.
-    let mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let Some(mount) = mounts.filter(|fields| fields.get(1) == Some(&"/dev/shm")).last() else {
+    let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let Some(mount) = mounts.rfind(|fields| fields.get(1) == Some(&"/dev/shm")) else {
         return Finding::new(NAME, State::Absent, "nothing is mounted there", WHY);
     };
     let Some(kind) = mount.get(2).map(|kind| shown(kind)) else {
@@ -284,7 +284,8 @@ mod tests {
 
     #[test]
     fn the_least_limit_of_all_groups_above_counts() {
-        let rows: [(&[(&str, &str)], State, &str); 8] = [
+        type Files<'a> = &'a [(&'a str, &'a str)];
+        let rows: [(Files<'_>, State, &str); 8] = [
             (&[("sys/fs/cgroup/memory.max", "max")], State::Ok, "no limit"),
             (&[("sys/fs/cgroup/memory.max", "4294967296\n")], State::Note, "limit 4 GiB"),
             (

@@ -94,7 +94,7 @@ impl Peer {
             }
             Err(error) => {
                 let words = format!("{error} [{}], after {took:.1} ms", error.code());
-                learnt.fail(NAME, REACH, &words, error.remedy(), error.into());
+                learnt.fail(NAME, REACH, &words, error.remedy(), unreached(error));
                 None
             }
         }
@@ -107,6 +107,14 @@ impl Learnt {
     fn fail(&mut self, name: &'static str, why: &'static str, words: &str, remedy: &str, failure: Failure) {
         self.findings.push(Finding::new(name, State::Fail, printable(words), why).remedy(remedy));
         self.failure = self.failure.take().or(Some(failure));
+    }
+}
+
+/// A peer that goes while it is reached was not reached.
+fn unreached(error: Error) -> Failure {
+    match Failure::from(error) {
+        Failure::Listed { exit: 1, words, error } => Failure::Listed { exit: 3, words, error },
+        other => other,
     }
 }
 
@@ -148,7 +156,7 @@ fn lanes(segment: &Segment, learnt: &mut Learnt) -> bool {
             true
         }
         Err(error) => {
-            learnt.fail(NAME, WHY, &error.to_string(), error.remedy(), error.into());
+            learnt.fail(NAME, WHY, &error.to_string(), error.remedy(), unreached(error));
             false
         }
     }
@@ -210,6 +218,13 @@ mod tests {
         for text in ["", "h", "h:", ":1", "h:99999", "h:x/n", "h:1/", "/n", "otseg1:AAAA"] {
             assert!(Peer::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_peer_that_goes_was_not_reached() {
+        assert_eq!(unreached(Error::Closed).code(), 3);
+        assert_eq!(unreached(Error::Config("x".to_string())).code(), 2);
+        assert_eq!(unreached(Error::NameTaken("x".to_string())).code(), 4);
     }
 
     #[test]
