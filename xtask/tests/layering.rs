@@ -22,7 +22,7 @@ const FACADE: &[&str] = &[
     "orbit-te-directory",
 ];
 const SIMULATION: &[&str] =
-    &["orbit-te-wire", "orbit-te-memory", "orbit-te-transport", "orbit-te-tcp", "orbit-te"];
+    &["orbit-te-wire", "orbit-te-memory", "orbit-te-transport", "orbit-te-shm", "orbit-te-tcp", "orbit-te"];
 /// What stands on the facade reaches transports through it alone; memory and wire are values that everybody shares.
 const APPLICATION: &[&str] = &["orbit-te-wire", "orbit-te-memory", "orbit-te"];
 

@@ -148,10 +148,19 @@ impl Door {
 
     /// Makes the peer of a session leave, as [`Door::drop_session`] does; it may come again.
     pub fn disconnect(&self, session: SessionId) {
+        self.end_where(|guest| guest.session == session);
+    }
+
+    /// Makes the peers of all sessions leave; they may come again.
+    pub fn disconnect_all(&self) {
+        self.end_where(|_| true);
+    }
+
+    fn end_where(&self, which: impl Fn(&Guest) -> bool) {
         let mut gone = Vec::new();
         let mut state = self.state.lock();
         for connection in state.connections.iter_mut().flatten() {
-            if connection.guest.as_ref().is_some_and(|guest| guest.session == session) {
+            if connection.guest.as_ref().is_some_and(&which) {
                 connection.end(&mut gone);
             }
         }
@@ -193,7 +202,7 @@ impl Door {
                 // Read, or it would keep the queue awake.
                 KICK => drop(self.kick.read()),
                 at if at >= LISTENERS => self.accept((at - LISTENERS) as usize, &mut state, now),
-                at => self.serve(at as usize, &mut state, &mut gone),
+                at => self.serve(at as usize, &mut state, now, &mut gone),
             }
         }
         let late = self.look_after(&mut state, now, &mut gone);
@@ -265,7 +274,7 @@ impl Door {
     }
 
     /// Takes a connection's messages. Whoever says what is no message, or sends what nobody asked for, loses his connection.
-    fn serve(&self, at: usize, state: &mut State, gone: &mut Vec<Hold>) {
+    fn serve(&self, at: usize, state: &mut State, now: Instant, gone: &mut Vec<Hold>) {
         let State { sessions, connections, .. } = state;
         let Some(place) = connections.get_mut(at) else { return };
         let Some(connection) = place else { return };
@@ -285,7 +294,7 @@ impl Door {
                 }
                 Err(error) => Err(error.to_string()),
             };
-            if let Err(reason) = message.and_then(|message| self.take(connection, sessions, message, gone)) {
+            if let Err(reason) = message.and_then(|message| self.take(connection, sessions, message, now, gone)) {
                 tracing::warn!(reason, "a process of this host loses its connection");
                 say(&connection.socket, &SameHost::Farewell { reason });
                 connection.end(gone);
@@ -300,6 +309,7 @@ impl Door {
         connection: &mut Connection,
         sessions: &HashMap<SessionId, Admitted>,
         message: SameHost,
+        now: Instant,
         gone: &mut Vec<Hold>,
     ) -> Result<(), String> {
         let ending = connection.ending;
@@ -328,7 +338,7 @@ impl Door {
                 send(&connection.socket, &SameHost::Refused { request, why }, None)
             }
             (SameHost::Enter { request, region, generation, key }, Some(guest)) => {
-                match self.enter(guest, request, (region, generation, key)) {
+                match self.enter(guest, request, (region, generation, key), now) {
                     Ok((entered, file)) => send(&connection.socket, &entered, file.as_ref().map(AsFd::as_fd)),
                     Err(why) => send(&connection.socket, &SameHost::Refused { request, why }, None),
                 }
@@ -352,9 +362,9 @@ impl Door {
         guest: &mut Guest,
         request: u32,
         (id, generation, key): (RegionId, Generation, u64),
+        now: Instant,
     ) -> Result<(SameHost, Option<OwnedFd>), NoEntry> {
         let free = guest.holds.iter().position(|entry| matches!(entry, Entry::Free)).ok_or(NoEntry::Full)?;
-        let now = Instant::now();
         let asked = Request { region: id, generation, key, offset: 0, length: 1, access: Access::empty() };
         let holder = self.grants.of(guest.session);
         let lease = admit(&self.regions.load(), &holder, &asked, now)

@@ -56,7 +56,7 @@ pub struct ShmTransport {
     epoll: Epoll,
     /// What calls may still copy before the next poll.
     may_copy_bytes: u64,
-    looked: Instant,
+    looked: Option<Instant>,
     /// When something is due, at the earliest.
     next_timer: Option<Instant>,
     closed: bool,
@@ -83,7 +83,7 @@ impl ShmTransport {
             news: Vec::new(),
             epoll,
             may_copy_bytes: EAGER_BYTES,
-            looked: Instant::now(),
+            looked: None,
             next_timer: None,
             closed: false,
         })
@@ -235,7 +235,7 @@ impl ShmTransport {
 
     /// Takes what peers have said.
     fn look(&mut self, now: Instant) -> bool {
-        self.looked = now;
+        self.looked = Some(now);
         let mut any = false;
         let mut events = [EpollEvent::empty(); 32];
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
@@ -438,7 +438,7 @@ unsafe impl Transport for ShmTransport {
     fn poll(&mut self, now: Instant, budget: usize, out: &mut Progress) -> bool {
         self.may_copy_bytes = EAGER_BYTES;
         let mut any = self.look_after(now);
-        if !self.ops.has_done() || now.saturating_duration_since(self.looked) >= LOOK {
+        if !self.ops.has_done() || self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK) {
             any |= self.look(now);
         }
         if !self.ready.is_empty() {

@@ -14,7 +14,7 @@ use crate::plant::Plant;
 use crate::sys;
 use fastrand::Rng;
 use orbit_te::simulation::Process;
-use orbit_te::{Access, Backing, Engine, ExposeOptions, Notifications, PeerId};
+use orbit_te::{Access, Backing, Engine, ExposeOptions, HostBuffer, Notifications, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,7 +149,16 @@ impl App {
         let most = if self.rng.bool() { 700 } else { 9_000 };
         let slot_bytes = self.rng.usize(1..=most);
         let bytes = self.fresh(slots * slot_bytes);
-        let Ok(backing) = Backing::from_vec(bytes.clone()) else { return };
+        // Memory that can be mapped by others, or not.
+        let owned = self.rng.bool().then(|| HostBuffer::new(bytes.len())).and_then(Result::ok);
+        let backing = match owned {
+            Some(mut buffer) => {
+                buffer.as_mut_slice().copy_from_slice(&bytes);
+                Ok(buffer.into_backing())
+            }
+            None => Backing::from_vec(bytes.clone()),
+        };
+        let Ok(backing) = backing else { return };
         let backing = Arc::new(backing);
         let Ok(handle) = engine.register(backing.clone(), access) else { return };
         let lasts = (self.rng.u32(0..4) == 0).then(|| Duration::from_millis(self.rng.u64(100..2_000)));

@@ -27,6 +27,8 @@ pub struct Faults {
     pub stalls: f64,
     /// How long a stall lasts, at most, in ms.
     pub stall_ms: u64,
+    /// Cuts of all connections between a process and those of its host, expected in a second.
+    pub cuts: f64,
     /// Crashes of a process, expected in a second; half of them silent, as when a host loses its power.
     pub crashes: f64,
     /// Shutdowns of an engine in good order, expected in a second; another life comes later, as after a crash.
@@ -47,6 +49,7 @@ impl Faults {
         refuse_registration: 0.0,
         stalls: 0.0,
         stall_ms: 0,
+        cuts: 0.0,
         crashes: 0.0,
         shutdowns: 0.0,
     };
@@ -68,6 +71,7 @@ impl Faults {
             stall_ms: 20 + some(3_000.0) as u64,
             crashes: some(1.0),
             shutdowns: some(0.7),
+            cuts: some(4.0),
         }
     }
 }

@@ -11,11 +11,11 @@ use crate::watch::Watched;
 use orbit_te::simulation::{Materials, Process};
 use orbit_te::{Config, MemoryError, Notifications, Region};
 use orbit_te_memory::{Domain, KindSet, LocalKey, Registry, RemoteKey};
+use orbit_te_shm::{Door, ShmDomain, ShmTransport, Way};
 use orbit_te_tcp::{Identity, Incoming, TcpDomain, TcpTransport};
 use orbit_te_transport::{Arm, Progress, Transport};
 use orbit_te_wire::hello::PRELUDE_BYTES;
 use orbit_te_wire::{Hello, Incarnation, Limits, PeerId, RegionDescriptor, negotiate};
-use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -57,6 +57,7 @@ pub(crate) struct Host {
     clock_ns: u64,
     net: Shared,
     server: TcpTransport<SimNet>,
+    door: Option<Arc<Door>>,
     hellos: Vec<(SimStream, Vec<u8>)>,
     progress: Progress,
     process: Process,
@@ -83,24 +84,28 @@ impl Host {
             let network = SimNet { net: net.clone(), life, side };
             TcpTransport::over(network, config.tcp, identity, &registry)
         };
-        let watched = Watched {
-            inner: transport(Side::Asking),
-            net: net.clone(),
-            life,
-            early: Vec::new(),
-            kept: BTreeSet::new(),
-            list: None,
-        };
         let mut server = transport(Side::Answering);
-        let domain = Refusing { net: net.clone() };
+        let mut transports: Vec<Box<dyn Transport>> = Vec::new();
+        let mut domains: Vec<Arc<dyn Domain>> = Vec::new();
+        // On one host all sockets and mappings are the system's own: they do nothing by themselves, and keep no time.
+        for way in config.shm.iter().flat_map(|_| [Way::Mapping, Way::Kernel]) {
+            let shm = config.shm.clone().unwrap_or_default();
+            domains.push(Arc::new(ShmDomain::new(way, shm.share_parts)));
+            let transport = ShmTransport::new(shm, way).expect("an event queue");
+            transports.push(Box::new(Watched::new(transport, net, life)));
+        }
+        transports.push(Box::new(Watched::new(transport(Side::Asking), net, life)));
+        domains.push(Arc::new(Refusing { net: net.clone() }));
+        let door = config.shm.clone().map(|shm| Door::open(shm, &registry).expect("a door"));
         let entered = runtime.enter();
         let process = Process::new(Materials {
             config: config.clone(),
             identity,
             registry: registry.clone(),
-            domains: vec![Arc::new(domain)],
+            domains,
             addresses: vec![address],
-            transport: Box::new(watched),
+            transports,
+            door: door.clone(),
             world: Arc::new(SimWorld { net: net.clone(), life }),
         })
         .expect("descriptors for a process");
@@ -116,6 +121,7 @@ impl Host {
             clock_ns: now_ns,
             net: net.clone(),
             server,
+            door,
             hellos: Vec::new(),
             progress: Progress::with_capacity(16),
             process,
@@ -126,7 +132,7 @@ impl Host {
     /// Lets the process do what is due, and the application act.
     pub(crate) fn turn(&mut self, now_ns: u64, act: impl FnOnce(&Process, &mut Notifications)) {
         let Host {
-            net, server, hellos, progress, process, runtime, notifications, life, config, ending, ..
+            net, server, door, hellos, progress, process, runtime, notifications, life, config, ending, ..
         } = self;
         let passed = Duration::from_nanos(now_ns - self.clock_ns);
         self.clock_ns = now_ns;
@@ -136,7 +142,7 @@ impl Host {
             }
             let now = tokio::time::Instant::now().into_std();
             let mut turn =
-                Turn { net, server, hellos, progress, process, life: *life, now, limits: config.tcp.limits };
+                Turn { net, server, door: door.as_deref(), hellos, progress, process, life: *life, now, limits: config.tcp.limits };
             let mut wake = turn.rounds().await;
             act(turn.process, notifications);
             turn.end(ending, now_ns);
@@ -150,7 +156,13 @@ impl Host {
         let under_way = process.under_way() + if process.under_way() > 0 { more } else { 0 };
         queues::check(*life, "transfers", under_way, config.queued_transfers, &mut net.report);
         let ops = net.live.get(life).map_or(0, |live| live.len());
-        queues::check(*life, "ops", ops, config.tcp.max_ops as usize, &mut net.report);
+        let others = config.shm.as_ref().map_or(0, |shm| 2 * shm.max_ops);
+        queues::check(*life, "ops", ops, (config.tcp.max_ops + others) as usize, &mut net.report);
+    }
+
+    /// Its connections to processes of its host are cut.
+    pub(crate) fn cut(&mut self) {
+        self.door.as_ref().inspect(|door| door.disconnect_all());
     }
 
     /// The process is gone, without a shutdown.
@@ -168,6 +180,7 @@ impl Host {
 struct Turn<'a> {
     net: &'a Shared,
     server: &'a mut TcpTransport<SimNet>,
+    door: Option<&'a Door>,
     hellos: &'a mut Vec<(SimStream, Vec<u8>)>,
     progress: &'a mut Progress,
     process: &'a Process,
@@ -206,6 +219,7 @@ impl Turn<'_> {
             }
             Ending::Begun { close_at_ns } if self.process.is_idle() || now_ns >= close_at_ns => {
                 self.process.close();
+                self.door.inspect(|door| door.close());
                 Ending::Closed
             }
             Ending::Closed if self.process.is_idle() => Ending::Over,
@@ -224,6 +238,7 @@ impl Turn<'_> {
             any |= self.process.serve(self.server, self.now);
             self.progress.clear();
             any |= self.server.poll(self.now, 16, self.progress);
+            any |= self.door.is_some_and(|door| door.poll(self.now));
             let (stepped, worker) = self.process.step();
             let server = match self.server.arm(self.now) {
                 Arm::Ready => Some(self.now),

@@ -8,7 +8,7 @@ use crate::host::{Ending, Host};
 use crate::net::{Net, Shared};
 use crate::plant::Plant;
 use fastrand::Rng;
-use orbit_te::{Config, TcpConfig};
+use orbit_te::{Config, ShmConfig, SocketFolder, TcpConfig};
 use orbit_te_wire::Limits;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
@@ -117,6 +117,16 @@ fn config(rng: &mut Rng) -> Config {
         heartbeat: ms(250),
         spin_us: 0,
         tcp,
+        shm: rng.bool().then(|| ShmConfig {
+            folder: SocketFolder::None,
+            chunk_bytes: rng.u64(100..6_000),
+            max_ops: rng.u32(2..=64),
+            regions: rng.u32(1..=8),
+            answer_timeout: ms(200),
+            unreachable_after: ms(300),
+            reconnect_pause: (ms(5), ms(100)),
+            ..ShmConfig::default()
+        }),
         ..Config::default()
     }
 }
@@ -179,7 +189,8 @@ impl Sim {
     }
 
     fn fault_after(&mut self, now_ns: u64) -> Option<u64> {
-        let rate = self.faults.stalls + self.faults.crashes + self.faults.shutdowns;
+        let Faults { stalls, cuts, crashes, shutdowns, .. } = self.faults;
+        let rate = stalls + cuts + crashes + shutdowns;
         (rate > 0.0).then(|| now_ns + (-(1.0 - self.rng.f64()).ln() / rate * 1e9) as u64)
     }
 
@@ -240,9 +251,10 @@ impl Sim {
     /// Something happens to a process.
     fn disturb(&mut self, now_ns: u64) {
         let at = self.rng.usize(..self.places.len());
-        let Faults { stalls, crashes, shutdowns, stall_ms, .. } = self.faults;
-        let drawn = self.rng.f64() * (stalls + crashes + shutdowns);
-        let (crash, shutdown) = (drawn < crashes, drawn >= crashes + stalls);
+        let Faults { stalls, cuts, crashes, shutdowns, stall_ms, .. } = self.faults;
+        let drawn = self.rng.f64() * (stalls + crashes + shutdowns + cuts);
+        let (crash, shutdown) = (drawn < crashes, drawn >= crashes + stalls && drawn < crashes + stalls + shutdowns);
+        let cut = drawn >= crashes + stalls + shutdowns;
         let (stall_ms, pause_ms) = (self.rng.u64(1..=stall_ms.max(1)), self.rng.u64(1..800));
         let silent = self.rng.bool();
         let place = &mut self.places[at];
@@ -251,7 +263,9 @@ impl Sim {
         self.app.counts.disturbances += 1;
         let kind = u64::from(crash) + 2 * u64::from(shutdown);
         self.net.lock().trace.note("disturbed", &[now_ns, life as u64, kind, stall_ms]);
-        if crash {
+        if cut {
+            host.cut();
+        } else if crash {
             self.net.lock().crash(life, silent);
             self.app.crashed(life);
             place.host.take().into_iter().for_each(Host::vanish);

@@ -4,9 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::net::Shared;
-use crate::net::stream::SimNet;
 use crate::plant::Plant;
-use orbit_te_tcp::TcpTransport;
 use orbit_te_transport::{
     Arm, Capabilities, Completion, LinkId, LinkLanes, Mismatch, Notice, Op, OpError, OpErrorCode, OpKind,
     Pieces, Progress, Signs, Token, Transport, TransportError,
@@ -16,18 +14,23 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
-pub(crate) struct Watched {
-    pub(crate) inner: TcpTransport<SimNet>,
-    pub(crate) net: Shared,
-    pub(crate) life: usize,
+pub(crate) struct Watched<T> {
+    pub(crate) inner: T,
+    net: Shared,
+    life: usize,
     /// Completions that a plant gives out too early, and those that it then keeps.
-    pub(crate) early: Vec<Completion>,
-    pub(crate) kept: BTreeSet<u64>,
+    early: Vec<Completion>,
+    kept: BTreeSet<u64>,
     /// The list that a plant has changed.
-    pub(crate) list: Option<(Vec<u64>, Vec<Piece>)>,
+    list: Option<(Vec<u64>, Vec<Piece>)>,
 }
 
-impl Watched {
+impl<T> Watched<T> {
+    pub(crate) fn new(inner: T, net: &Shared, life: usize) -> Watched<T> {
+        let (early, kept) = (Vec::new(), BTreeSet::new());
+        Watched { inner, net: net.clone(), life, early, kept, list: None }
+    }
+
     /// What a plant does to what the inner transport has completed.
     fn break_promises(&mut self, completions: &mut Vec<Completion>, from: usize) {
         let mut net = self.net.lock();
@@ -86,7 +89,7 @@ impl Watched {
 
 // SAFETY: without a plant it hands everything on, and gives out exactly the completions of the transport below. A plant breaks that
 // on purpose: the memory that ops name stays mapped until the run ends, so that what is broken is seen and harms nothing.
-unsafe impl Transport for Watched {
+unsafe impl<T: Transport> Transport for Watched<T> {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

@@ -12,6 +12,7 @@ use crate::serving::{self, Server};
 use crate::shared::{Parts, Shared};
 use crate::worker::Worker;
 use orbit_te_memory::{Domain, Registry};
+use orbit_te_shm::Door;
 use orbit_te_tcp::net::{Net, Stream};
 use orbit_te_tcp::{Identity, Incoming, TcpTransport};
 use orbit_te_transport::{Mailbox, Transport, TransportError};
@@ -34,8 +35,10 @@ pub struct Materials {
     pub domains: Vec<Arc<dyn Domain>>,
     /// Where peers reach it.
     pub addresses: Vec<SocketAddr>,
-    /// The transport for its own transfers.
-    pub transport: Box<dyn Transport>,
+    /// The transports for its own transfers, the one that reaches everybody last.
+    pub transports: Vec<Box<dyn Transport>>,
+    /// Lets others of its host in; polled by the simulation.
+    pub door: Option<Arc<Door>>,
     /// Its control links and random numbers.
     pub world: Arc<dyn World>,
 }
@@ -53,11 +56,11 @@ impl Process {
     /// # Errors
     /// [`Error::Transport`] when the system gives no descriptors.
     pub fn new(materials: Materials) -> Result<Process, Error> {
-        let Materials { config, identity, registry, domains, addresses, transport, world } = materials;
+        let Materials { config, identity, registry, domains, addresses, transports, door, world } = materials;
         let retention = Arc::<Retention>::default();
         let (inbox, receiver) = Inbox::new(config.queued_notifications);
         let inbox = Arc::new(inbox);
-        let router = Router::new(vec![transport], config.policy.clone(), Arc::default(), clock::now());
+        let router = Router::new(transports, config.policy.clone(), Arc::default(), clock::now());
         let router =
             router.map_err(|source| TransportError::Io { what: "an event queue".to_string(), source })?;
         let worker = Worker::new(router, &config, retention.clone())?;
@@ -75,8 +78,7 @@ impl Process {
             // The serving transport gets its turn after the call that asks for it.
             eviction: Duration::ZERO,
             retention,
-            // Simulated processes meet on their network alone.
-            door: None,
+            door,
             counts: Arc::default(),
             mail: (inbox, receiver),
         });
