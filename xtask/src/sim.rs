@@ -29,9 +29,10 @@ pub(crate) struct SimArgs {
     jobs: Option<u64>,
     /// Print the result as one JSON object, alone on stdout.
     ///
-    /// `seeds`, `seconds` (wall time), `transfers` (that began) and how many of them `succeeded` or `failed`, `notifications`
+    /// `seeds`, `seconds` (wall time), `transfers` (that began) and how many of them `succeeded` or `failed`,
+    /// `same_host` (succeeded without the network), `retried` (requests, on another route or the same), `notifications`
     /// (delivered), `lists` (posted), `damaged` (payload bytes changed on their way), `opened` (segments), `withdrawn` (regions
-    /// revoked or retired), `revoked` (grants alone), `disturbances` (crashes, shutdowns and stalls of processes), `failures` (`seed`,
+    /// revoked or retired), `revoked` (grants alone), `disturbances` (crashes, shutdowns, stalls and cuts), `failures` (`seed`,
     /// and the `violations` in words).
     #[arg(long)]
     json: bool,
@@ -42,7 +43,9 @@ struct Sum {
     seeds: u64,
     transfers: u64,
     succeeded: u64,
+    same_host: u64,
     failed: u64,
+    retried: u64,
     lists: u64,
     damaged: u64,
     notifications: u64,
@@ -170,7 +173,9 @@ impl Sum {
         self.seeds += other.seeds;
         self.transfers += other.transfers;
         self.succeeded += other.succeeded;
+        self.same_host += other.same_host;
         self.failed += other.failed;
+        self.retried += other.retried;
         self.lists += other.lists;
         self.damaged += other.damaged;
         self.notifications += other.notifications;
@@ -191,7 +196,9 @@ fn tell(total: &Total) {
         seeds,
         transfers,
         succeeded,
+        same_host,
         failed,
+        retried,
         lists,
         damaged,
         notifications,
@@ -201,9 +208,9 @@ fn tell(total: &Total) {
         disturbances,
     } = &total.sum;
     println!(
-        "{seeds} seeds in {:.1} s, {} failed: {transfers} transfers ({succeeded} succeeded, {failed} failed as they should), \
-         {lists} lists posted, {damaged} bytes damaged, {notifications} notifications, {opened} segments opened, \
-         {withdrawn} regions withdrawn, {revoked} peers' grants revoked, {disturbances} crashes, shutdowns and stalls",
+        "{seeds} seeds in {:.1} s, {} failed: {transfers} transfers ({succeeded} succeeded, {same_host} of them \
+         without the network, {failed} failed as they should), {retried} requests tried again, {lists} lists posted, {damaged} bytes damaged, {notifications} notifications, {opened} segments opened, \
+         {withdrawn} regions withdrawn, {revoked} peers' grants revoked, {disturbances} crashes, shutdowns, stalls and cuts",
         total.seconds,
         total.failures.len(),
     );

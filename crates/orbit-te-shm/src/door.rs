@@ -294,7 +294,9 @@ impl Door {
                 }
                 Err(error) => Err(error.to_string()),
             };
-            if let Err(reason) = message.and_then(|message| self.take(connection, sessions, message, now, gone)) {
+            if let Err(reason) =
+                message.and_then(|message| self.take(connection, sessions, message, now, gone))
+            {
                 tracing::warn!(reason, "a process of this host loses its connection");
                 say(&connection.socket, &SameHost::Farewell { reason });
                 connection.end(gone);

@@ -29,8 +29,12 @@ pub struct Counts {
     pub transfers: u64,
     /// Of them, those that succeeded.
     pub succeeded: u64,
+    /// Of those, the ones whose bytes went by a route of one host.
+    pub same_host: u64,
     /// Of them, those that failed, in whatever way.
     pub failed: u64,
+    /// Requests that were tried again, on the same route or another.
+    pub retried: u64,
     /// Lists that were posted, whole or in part.
     pub lists: u64,
     /// Payload bytes that were changed on their way.
@@ -43,7 +47,7 @@ pub struct Counts {
     pub withdrawn: u64,
     /// Grants revoked alone while peers had them.
     pub revoked: u64,
-    /// Crashes, shutdowns and stalls.
+    /// Crashes, shutdowns, stalls, and cuts of what meets on one host.
     pub disturbances: u64,
 }
 
@@ -53,7 +57,9 @@ impl Counts {
         let Counts {
             transfers,
             succeeded,
+            same_host,
             failed,
+            retried,
             lists,
             damaged,
             notifications,
@@ -65,6 +71,8 @@ impl Counts {
         self.transfers += transfers;
         self.succeeded += succeeded;
         self.failed += failed;
+        self.same_host += same_host;
+        self.retried += retried;
         self.lists += lists;
         self.damaged += damaged;
         self.notifications += notifications;

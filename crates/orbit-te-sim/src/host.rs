@@ -132,7 +132,18 @@ impl Host {
     /// Lets the process do what is due, and the application act.
     pub(crate) fn turn(&mut self, now_ns: u64, act: impl FnOnce(&Process, &mut Notifications)) {
         let Host {
-            net, server, door, hellos, progress, process, runtime, notifications, life, config, ending, ..
+            net,
+            server,
+            door,
+            hellos,
+            progress,
+            process,
+            runtime,
+            notifications,
+            life,
+            config,
+            ending,
+            ..
         } = self;
         let passed = Duration::from_nanos(now_ns - self.clock_ns);
         self.clock_ns = now_ns;
@@ -141,8 +152,17 @@ impl Host {
                 tokio::time::advance(passed).await;
             }
             let now = tokio::time::Instant::now().into_std();
-            let mut turn =
-                Turn { net, server, door: door.as_deref(), hellos, progress, process, life: *life, now, limits: config.tcp.limits };
+            let mut turn = Turn {
+                net,
+                server,
+                door: door.as_deref(),
+                hellos,
+                progress,
+                process,
+                life: *life,
+                now,
+                limits: config.tcp.limits,
+            };
             let mut wake = turn.rounds().await;
             act(turn.process, notifications);
             turn.end(ending, now_ns);

@@ -75,6 +75,8 @@ fn of_sum(seeds: u64, sum: &Counts) -> serde_json::Value {
         "seeds": seeds,
         "transfers": sum.transfers,
         "succeeded": sum.succeeded,
+        "same_host": sum.same_host,
+        "retried": sum.retried,
         "failed": sum.failed,
         "lists": sum.lists,
         "damaged": sum.damaged,

@@ -253,7 +253,8 @@ impl Sim {
         let at = self.rng.usize(..self.places.len());
         let Faults { stalls, cuts, crashes, shutdowns, stall_ms, .. } = self.faults;
         let drawn = self.rng.f64() * (stalls + crashes + shutdowns + cuts);
-        let (crash, shutdown) = (drawn < crashes, drawn >= crashes + stalls && drawn < crashes + stalls + shutdowns);
+        let (crash, shutdown) =
+            (drawn < crashes, drawn >= crashes + stalls && drawn < crashes + stalls + shutdowns);
         let cut = drawn >= crashes + stalls + shutdowns;
         let (stall_ms, pause_ms) = (self.rng.u64(1..=stall_ms.max(1)), self.rng.u64(1..800));
         let silent = self.rng.bool();

@@ -51,6 +51,7 @@ fn each_fault_alone_is_lived_with() {
         Faults { crashes: 2.0, ..none },
         Faults { shutdowns: 2.0, ..none },
         Faults { damage: 0.2, ..none },
+        Faults { cuts: 5.0, ..none },
     ];
     for faults in alone {
         let mut counts = Counts::default();
@@ -60,7 +61,7 @@ fn each_fault_alone_is_lived_with() {
             counts.add(&outcome.counts);
         }
         assert_eq!(counts.damaged > 0, faults.damage > 0.0, "{faults:?}: {counts:?}");
-        let disturbing = faults.stalls + faults.crashes + faults.shutdowns;
+        let disturbing = faults.stalls + faults.crashes + faults.shutdowns + faults.cuts;
         assert_eq!(counts.disturbances > 0, disturbing > 0.0, "{faults:?}: {counts:?}");
         let done = [counts.succeeded, counts.notifications, counts.lists, counts.withdrawn, counts.revoked];
         assert!(!done.contains(&0), "{faults:?}: nothing was done: {counts:?}");

@@ -7,6 +7,7 @@ use crate::check::{Checker, ends, leases};
 use crate::model::{Memory, Moving, Opened, Opening, Request, Slot};
 use crate::plant::Plant;
 use crate::sys;
+use orbit_te::route::RouteId;
 use orbit_te::simulation::Process;
 use orbit_te::{Landed, Notifications, Receipt, RequestState, TransferError};
 use std::future::Future;
@@ -147,7 +148,11 @@ impl App {
             self.net.lock().notes.answered(number);
         }
         match result {
-            Ok(_) => self.counts.succeeded += 1,
+            Ok(receipt) => {
+                self.counts.succeeded += 1;
+                self.counts.same_host += u64::from(receipt.route.is_some_and(|route| route != RouteId::TCP));
+                self.counts.retried += u64::from(receipt.retries);
+            }
             Err(_) => self.counts.failed += 1,
         }
         {
