@@ -293,7 +293,7 @@ fn finish(
 ) -> Plan {
     let route = &routes[chosen];
     let ns = |place: usize| candidates[place].map_or(0.0, |candidate| candidate.loaded_ns);
-    let us = |ns: f32| (ns / 1000.0) as u32;
+    let us = |ns: f32| (ns / 1000.0).round() as u32;
     let chosen_us = us(ns(chosen));
     for (place, other) in routes.iter().enumerate() {
         if place != chosen && candidates[place].is_some() {
