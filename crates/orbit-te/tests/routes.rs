@@ -31,8 +31,12 @@ fn the_table_has_every_reason() {
 #[test]
 fn the_example_is_read_and_has_the_defaults() {
     let document = document();
-    let example: Vec<&str> =
-        document.lines().skip_while(|line| *line != "```toml").skip(1).take_while(|line| *line != "```").collect();
+    let example: Vec<&str> = document
+        .lines()
+        .skip_while(|line| *line != "```toml")
+        .skip(1)
+        .take_while(|line| *line != "```")
+        .collect();
     let policy = Policy::parse(&example.join("\n")).unwrap();
     assert_eq!(policy.settings(), Policy::default().settings());
     assert_eq!(policy.rules().len(), 3);
