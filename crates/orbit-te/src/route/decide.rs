@@ -15,8 +15,11 @@ use std::time::Duration;
 /// [`PROBE_PATIENCE`] intervals of silence, so that nothing is left for ever.
 const PROBE_MOST_TIMES: f32 = 20.0;
 const PROBE_PATIENCE: u32 = 16;
-/// The chosen route must be known by so many ops before another is compared with it by a probe.
-const PROBE_AFTER_SAMPLES: u32 = 4;
+/// So many ops say how fast a route is. Fewer only speak for it, since the first ones often pay for pages and connections: a route is not
+/// left for them. And another one is not compared with it by a probe.
+const SURE_SAMPLES: u32 = 4;
+/// A route that so few ops spoke for has to be faster than another by this much more.
+const UNSURE_FACTOR: f32 = 1.15;
 /// Parts of a divided op end at a multiple of this, where the route's limit has room for one.
 const CHUNK_GRAIN_BYTES: u64 = 4096;
 
@@ -29,6 +32,8 @@ struct Candidate {
     rank: u8,
     /// It is below the floor, and may be taken only to be measured again.
     below: Option<u16>,
+    /// So few ops were measured that they prove little.
+    unsure: bool,
     /// What the op takes, in nanoseconds.
     alone_ns: f32,
     /// The same after what is under way there.
@@ -122,7 +127,9 @@ fn candidate(
             return Err(Reason::BelowFloor { percent });
         }
     }
-    let alone_ns = route.rates.expected_ns(kind, bytes, pieces);
+    let unsure = (1..SURE_SAMPLES).contains(&route.rates.samples(kind, SizeClass::of(bytes)));
+    let measured_ns = route.rates.expected_ns(kind, bytes, pieces);
+    let alone_ns = if unsure { measured_ns.min(route.rates.prior_ns(bytes, pieces)) } else { measured_ns };
     let resting = route.resting_until.is_some_and(|until| now < until);
     let failed = question.failed.contains(route.id);
     let tier = u8::from(resting) + 2 * u8::from(failed) + 4 * u8::from(below.is_some());
@@ -131,6 +138,7 @@ fn candidate(
         tier: if demanded { 0 } else { tier },
         rank: rule.map_or(place as u8, |rule| rule.rank[route.id.index()]),
         below,
+        unsure,
         alone_ns,
         loaded_ns: alone_ns + route.rates.load_ns(kind, route.load_bytes),
     })
@@ -225,7 +233,11 @@ fn usual(question: &Question, routes: &[RouteState<'_>], candidates: &Candidates
     let (Some(base_is), Some(best)) = (candidates[base], fastest(candidates, alone, |_| true)) else {
         return base;
     };
-    if candidates[best].is_some_and(|best| best.alone_ns * factor < base_is.alone_ns) {
+    let faster = |best: Candidate| {
+        let factor = if best.unsure { factor * UNSURE_FACTOR } else { factor };
+        best.alone_ns * factor < base_is.alone_ns
+    };
+    if candidates[best].is_some_and(faster) {
         return best;
     }
     let back = |other: &Candidate| other.rank < base_is.rank && other.alone_ns <= base_is.alone_ns;
@@ -265,7 +277,7 @@ fn probe(
         return None;
     }
     let (class, chosen) = (SizeClass::of(bytes), candidates[usual]?);
-    if routes[usual].rates.samples(kind, class) < PROBE_AFTER_SAMPLES {
+    if routes[usual].rates.samples(kind, class) < SURE_SAMPLES {
         return None;
     }
     let mut found = candidates.iter().enumerate().filter_map(|(place, slot)| {
@@ -293,7 +305,7 @@ fn finish(
 ) -> Plan {
     let route = &routes[chosen];
     let ns = |place: usize| candidates[place].map_or(0.0, |candidate| candidate.loaded_ns);
-    let us = |ns: f32| (ns / 1000.0) as u32;
+    let us = |ns: f32| (ns / 1000.0).round() as u32;
     let chosen_us = us(ns(chosen));
     for (place, other) in routes.iter().enumerate() {
         if place != chosen && candidates[place].is_some() {

@@ -22,9 +22,11 @@ const MOST_TIMES_THE_MEAN: f32 = 4.0;
 /// An op that is off by more than this is odd, and counts little until the next ones are off on the same side.
 const ODD: f32 = 2.0;
 /// What an odd op counts for: the first, the second and so on, on the same side.
-const ODD_WEIGHTS: [f32; 4] = [1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0];
+const ODD_WEIGHTS: [f32; 4] = [1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0, 1.0 / 2.0];
 /// What a probe counts for that is much faster than what was known, which is old.
 const PROBE_WEIGHT: f32 = 0.75;
+/// What one of the first ops counts for that is much faster than those before it.
+const FIRST_WEIGHT: f32 = 0.75;
 /// A floor is judged by at least so many ops.
 const FLOOR_SAMPLES: u32 = 8;
 
@@ -126,7 +128,7 @@ impl Cell {
             PROBE_WEIGHT
         } else if fast && few {
             // The first op of all often pays for pages and connections.
-            0.5
+            FIRST_WEIGHT
         } else if odd > 0 && !few {
             ODD_WEIGHTS[odd.min(ODD_WEIGHTS.len()) - 1]
         } else {
