@@ -8,8 +8,8 @@ use super::plan::{Case, Form, Op, Point};
 use super::sample::median;
 use anyhow::Context;
 use orbit_te::{
-    Access, Batch, HostBuffer, HostOptions, Layout, OpKind, PageSize, Prepared, Region, Segment, Sharing, Slice,
-    Transfer,
+    Access, Batch, HostBuffer, HostOptions, Layout, OpKind, PageSize, Prepared, Region, Segment, Sharing,
+    Slice, Transfer,
 };
 use serde_json::{Value, json};
 use std::collections::VecDeque;
