@@ -12,8 +12,8 @@ mod leg;
 
 use crate::dead::DeadTransport;
 use crate::route::{
-    Caps, MAX_ROUTES, Plan, Policy, Question, Reason, ReasonCounts, Refusal, RouteId, RouteSet, RouteState,
-    Ruleset, Why, plan,
+    Caps, MAX_ROUTES, Plan, Policy, Prior, Question, Rates, Reason, ReasonCounts, Refusal, RouteId, RouteSet,
+    RouteState, Ruleset, Why, plan,
 };
 use flight::{Flight, Flights};
 use leg::{Known, Leg, Legs};
@@ -117,6 +117,8 @@ pub(crate) struct Router {
     /// None where one transport is alone, whose own descriptor serves.
     epoll: Option<Epoll>,
     everybody: Ruleset,
+    /// Of a route that does not lead to the peer in question.
+    nothing: Rates,
     policy: Arc<Policy>,
     counts: Arc<ReasonCounts>,
     /// Kept for their memory.
@@ -187,6 +189,7 @@ impl Router {
             done: VecDeque::with_capacity(BUDGET),
             epoll,
             everybody: policy.ruleset("", PeerId(0), false),
+            nothing: Rates::new(Prior::of(RouteId::TCP, false)),
             policy,
             counts,
             ops: Vec::with_capacity(64),
@@ -205,6 +208,7 @@ impl Router {
             done: VecDeque::new(),
             epoll: None,
             everybody: Policy::default().ruleset("", PeerId(0), false),
+            nothing: Rates::new(Prior::of(RouteId::TCP, false)),
             policy: Arc::default(),
             counts: Arc::default(),
             ops: Vec::new(),
@@ -316,7 +320,8 @@ impl Router {
     }
 
     fn plan(&mut self, op: &Kind, (attempt, failed): (u32, RouteSet), now: Instant) -> Plan {
-        let Router { routes, peers, everybody, .. } = self;
+        let Router { routes, peers, everybody, nothing, .. } = self;
+        let nothing = &*nothing;
         let peer = peers.get_mut(op.link.slot as usize).and_then(Option::as_mut);
         let (known, legs): (Option<&mut Known>, &[Option<Leg>]) =
             match peer.filter(|legs| legs.link == op.link) {
@@ -342,8 +347,15 @@ impl Router {
             now,
         };
         let base = routes.len() - 1;
-        let nothing = crate::route::Rates::new(crate::route::Prior::of(RouteId::TCP, false));
-        let mut states = [None; MAX_ROUTES];
+        let empty = RouteState {
+            id: RouteId::TCP,
+            usable: Err(Reason::NotBuilt),
+            caps: routes[base].caps,
+            rates: nothing,
+            resting_until: None,
+            load_bytes: 0,
+        };
+        let mut states = [empty; MAX_ROUTES];
         for (at, route) in routes.iter().enumerate().take(MAX_ROUTES) {
             let leg = legs.get(at).and_then(Option::as_ref);
             let obstacle = match reach {
@@ -359,25 +371,16 @@ impl Router {
                 (None, None) => Err(Reason::NotOffered),
                 (None, Some(leg)) => leg.down.map_or(Ok(()), Err),
             };
-            states[at] = Some(RouteState {
+            states[at] = RouteState {
                 id: route.id,
                 usable,
                 caps: route.caps,
-                rates: leg.map_or(&nothing, |leg| &leg.rates),
+                rates: leg.map_or(nothing, |leg| &leg.rates),
                 resting_until: leg.and_then(|leg| leg.health.resting_until(now)),
                 load_bytes: leg.map_or(0, |leg| leg.load_bytes),
-            });
+            };
         }
         let count = routes.len().min(MAX_ROUTES);
-        let empty = RouteState {
-            id: RouteId::TCP,
-            usable: Err(Reason::NotBuilt),
-            caps: routes[base].caps,
-            rates: &nothing,
-            resting_until: None,
-            load_bytes: 0,
-        };
-        let states = states.map(|state| state.unwrap_or(empty));
         let rules = reach.map_or(&*everybody, |reach| &reach.rules);
         plan(&question, &states[..count], rules)
     }
