@@ -43,7 +43,8 @@ impl Stage {
 
     fn new(at: &str, ops: &[OpName], bytes: u64, lanes: u32, child: Option<Child>) -> Result<Stage, Failure> {
         let tcp = TcpConfig { lanes, ..TcpConfig::default() };
-        let engine = Engine::builder().no_listen().deadline(DEADLINE).tcp(tcp).start()?;
+        // Its numbers are TCP's, whoever the peer is.
+        let engine = Engine::builder().no_listen().deadline(DEADLINE).tcp(tcp).shm(None).start()?;
         for op in ops {
             place::open(&engine, at, right(*op))?;
         }
