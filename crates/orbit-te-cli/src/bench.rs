@@ -8,6 +8,7 @@ mod stage;
 use crate::console;
 use crate::failure::Failure;
 use crate::record::Record;
+use crate::routing::Routing;
 use crate::size::{Size, nonzero};
 use clap::{Args, ValueEnum};
 use orbit_te::TcpConfig;
@@ -56,7 +57,11 @@ use stage::Stage;
 ///                  and how many submissions that took
 ///   buffer_bytes   the part of each side's buffer that the blocks walk through
 ///   peer, version, transport
-///                  always `orbit-te`, its version, `tcp`
+///                  `orbit-te`, its version, the same as route
+///   route          the route that moved most of the bytes; routes has the
+///                  bytes of each, retries how often requests were tried again
+///   why, not_taken why that route was taken and each other one was not, where
+///                  it was asked (`demo`)
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Bench {
@@ -90,6 +95,8 @@ pub(crate) struct Bench {
     /// TCP connections to the target.
     #[arg(long, value_name = "N", default_value_t = TcpConfig::default().lanes, value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: u32,
+    #[command(flatten)]
+    routing: Routing,
 }
 
 /// What is measured.
@@ -124,23 +131,25 @@ impl Bench {
         let own = points.iter().map(|(op, block)| shape(*op, *block, None)).collect::<Result<Vec<_>, _>>()?;
         let needed = own.iter().map(Plan::total).max().unwrap_or(1);
         let mut stage = match &self.peer {
-            None => Stage::with_child(needed, self.lanes)?,
-            Some(peer) => Stage::with_peer(peer, &self.op, needed, self.lanes)?,
+            None => Stage::with_child(needed, self.lanes, &self.routing)?,
+            Some(peer) => Stage::with_peer(peer, &self.op, needed, self.lanes, &self.routing)?,
         };
         if !self.json {
             console::say(format_args!(
-                "orbit-te {} over tcp, {} lanes, {} thread(s), CPU of {}",
+                "orbit-te {}, {} lanes, {} thread(s), CPU of {}",
                 env!("CARGO_PKG_VERSION"),
                 self.lanes,
                 self.threads,
                 if self.peer.is_some() { "this process alone" } else { "both processes" }
             ))?;
-            console::say(Record::HEAD)?;
+            console::say(format_args!("{}  route", Record::HEAD))?;
         }
         for (op, block) in points {
             let plan = shape(op, block, Some(stage.buffer_bytes()))?;
             let record = stage.measure(&plan, self.seconds, self.verify, self.lanes)?;
-            console::say(if self.json { record.json() } else { record.row() })?;
+            let route = record.route.unwrap_or("none");
+            let row = || format!("{:<8}  {route}", record.row());
+            console::say(if self.json { record.json() } else { row() })?;
         }
         Ok(())
     }

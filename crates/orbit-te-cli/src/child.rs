@@ -3,6 +3,7 @@
 
 use crate::failure::Failure;
 use crate::pattern::Span;
+use crate::routing::Meeting;
 use crate::target::{self, Answer, Ask};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -25,10 +26,11 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts one that serves so many bytes.
-    pub(crate) fn start(bytes: u64, deadline: Duration) -> Result<Child, Failure> {
+    pub(crate) fn start(bytes: u64, deadline: Duration, meeting: &Meeting) -> Result<Child, Failure> {
         let failed = |e| Failure::local("can't start the target process", e);
         let mut process = Command::new(std::env::current_exe().map_err(failed)?)
             .args(["demo-target", "--bytes", &bytes.to_string(), "--parent", &std::process::id().to_string()])
+            .args(meeting.words())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -15,6 +15,7 @@ mod tree;
 
 use crate::console;
 use crate::failure::Failure;
+use crate::routing::Meeting;
 use check::{Finding, HEAD, State, Summary};
 use clap::Args;
 use peer::Peer;
@@ -38,8 +39,10 @@ use tree::Tree;
 /// when a read of its segment failed.
 ///
 /// With --peer HOST:PORT it says whether OrbitTE answers there and how soon.
-/// With a segment (HOST:PORT/NAME or a token) it also makes the lanes, and, if
-/// the segment may be read, tells the median of 20 reads of up to 4 KiB.
+/// With a segment (HOST:PORT/NAME or a token) it also tells which route bytes take
+/// and why no other one, makes the lanes, and, if the segment may be read, tells
+/// the median of 20 reads of up to 4 KiB. --no-same-host and --socket-folder are
+/// for the peer.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Doctor {
@@ -50,6 +53,8 @@ pub(crate) struct Doctor {
     /// have what system calls answered there; without it they are not asked.
     #[arg(long, value_name = "DIR", conflicts_with = "peer")]
     root: Option<PathBuf>,
+    #[command(flatten)]
+    meeting: Meeting,
     /// Print JSON lines: name, state, found, why and remedy of each check, then how many there are of each state.
     #[arg(long)]
     pub(crate) json: bool,
@@ -78,7 +83,7 @@ impl Doctor {
             ))
         });
         if let Some(peer) = &self.peer {
-            let learnt = peer.checks();
+            let learnt = peer.checks(&self.meeting);
             self.print(&learnt.findings)?;
             findings.extend(learnt.findings);
             // What this host lacks may be why the peer can't be reached.

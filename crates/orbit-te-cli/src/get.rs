@@ -3,6 +3,7 @@
 use crate::console;
 use crate::failure::Failure;
 use crate::place::Place;
+use crate::routing::{Routing, Way};
 use crate::signals::Ending;
 use crate::size::{Size, nonzero};
 use crate::stream::{self, Block, PIECE, Stream, Summary};
@@ -32,6 +33,8 @@ pub(crate) struct Get {
     /// Seconds within which a block of 16 MiB must have come.
     #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
+    #[command(flatten)]
+    routing: Routing,
 }
 
 impl Get {
@@ -39,7 +42,8 @@ impl Get {
         self.place.check()?;
         let ending = Ending::block()?;
         let target = Target::choose(&self.file)?;
-        let engine = stream::engine(self.deadline)?;
+        let engine = stream::engine(self.deadline, &self.routing)?;
+        let way = Way { engine: &engine, demand: self.routing.route };
         let (segment, offset) = self.place.open(&engine, Access::REMOTE_READ)?;
         let there = segment.len() - offset;
         let length = self.bytes.map_or(there, |size| size.0);
@@ -63,7 +67,7 @@ impl Get {
         let mut crc = 0;
         loop {
             while let (false, Some(block)) = (stream.is_full(), stream.next_block()) {
-                stream.launch(block, |slice| segment.read(offset + block.at, slice))?;
+                stream.launch(block, |slice| way.read(&segment, offset + block.at, slice))?;
             }
             let Some(block) = stream.land()? else { break };
             crc =
@@ -72,7 +76,8 @@ impl Get {
         }
         output.finish().map_err(|e| trouble(&e))?;
         bar.finish_and_clear();
-        Summary { verb: "got", bytes: length, offset, crc, started }.report(&engine, &segment)
+        Summary { verb: "got", bytes: length, offset, crc, started, taken: stream.taken }
+            .report(&engine, &segment)
     }
 }
 

@@ -8,18 +8,22 @@ mod child;
 mod console;
 mod demo;
 mod doctor;
+mod explain;
 mod failure;
 mod get;
 mod pattern;
 mod place;
 mod put;
 mod record;
+mod routing;
 mod serve;
 mod signals;
 mod size;
 mod stream;
 mod sys;
+mod taken;
 mod target;
+mod verdict;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, Parser, Subcommand};
@@ -29,7 +33,7 @@ use std::process::ExitCode;
 const CODES: &str = "\
 Exit codes:
   0  done; every byte that was to be checked was right
-  1  a transfer or a check failed
+  1  a transfer or a check failed, or no route can be taken
   2  usage: arguments that make no sense, or do not fit the segment
   3  the peer can't be reached, has no such segment, or refuses
   4  trouble on this host: a file, the disk, memory, an address in use, a check of `doctor`
@@ -39,7 +43,7 @@ Sizes are whole numbers of bytes, or of KiB, MiB, GiB or TiB (powers of 1024).";
 /// OrbitTE moves bytes between the memories of processes and hosts, fast and checked.
 ///
 /// `demo` shows it in one command; `serve`, `put` and `get` move real files; `bench` measures;
-/// `doctor` checks this host.
+/// `explain` tells which route bytes would take and why; `doctor` checks this host.
 #[derive(Debug, Parser)]
 #[command(name = "orbit-te", version, after_help = CODES)]
 struct Cli {
@@ -57,6 +61,7 @@ enum Command {
     Put(put::Put),
     Get(get::Get),
     Bench(bench::Bench),
+    Explain(explain::Explain),
     Doctor(doctor::Doctor),
     #[command(hide = true)]
     DemoTarget(target::DemoTarget),
@@ -69,6 +74,7 @@ impl Command {
             Command::Demo(command) => command.json,
             Command::Serve(command) => command.json,
             Command::Bench(command) => command.json,
+            Command::Explain(command) => command.json,
             Command::Doctor(command) => command.json,
             Command::Put(_) | Command::Get(_) | Command::DemoTarget(_) => false,
         }
@@ -81,6 +87,7 @@ impl Command {
             Command::Put(command) => command.run(),
             Command::Get(command) => command.run(),
             Command::Bench(command) => command.run(),
+            Command::Explain(command) => command.run(),
             Command::Doctor(command) => command.run(),
             Command::DemoTarget(command) => command.run(),
         }

@@ -3,6 +3,7 @@
 use crate::console;
 use crate::failure::Failure;
 use crate::place::Place;
+use crate::routing::{Routing, Way};
 use crate::stream::{self, Block, PIECE, Stream, Summary};
 use clap::Args;
 use orbit_te::{Access, Region};
@@ -25,13 +26,16 @@ pub(crate) struct Put {
     /// Seconds within which a block of 16 MiB must be in place.
     #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
+    #[command(flatten)]
+    routing: Routing,
 }
 
 impl Put {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         self.place.check()?;
         let (mut file, length) = open(&self.file)?;
-        let engine = stream::engine(self.deadline)?;
+        let engine = stream::engine(self.deadline, &self.routing)?;
+        let way = Way { engine: &engine, demand: self.routing.route };
         let (segment, offset) = self.place.open(&engine, Access::REMOTE_WRITE)?;
         let room = segment.len() - offset;
         if length > room {
@@ -54,13 +58,14 @@ impl Put {
             }
             crc = load(&mut file, &stream.region, block, &mut scratch, crc)
                 .map_err(|why| Failure::local(format_args!("reading `{}`", self.file.display()), why))?;
-            stream.launch(block, |slice| segment.write(offset + block.at, slice))?;
+            stream.launch(block, |slice| way.write(&segment, offset + block.at, slice))?;
         }
         while let Some(block) = stream.land()? {
             bar.inc(block.length);
         }
         bar.finish_and_clear();
-        Summary { verb: "put", bytes: length, offset, crc, started }.report(&engine, &segment)
+        Summary { verb: "put", bytes: length, offset, crc, started, taken: stream.taken }
+            .report(&engine, &segment)
     }
 }
 

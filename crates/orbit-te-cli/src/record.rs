@@ -2,6 +2,8 @@
 //! `bench` and in every tool that writes these records; the long help of `bench` defines each.
 
 use crate::size::Size;
+use crate::taken::Share;
+use crate::verdict::NotTaken;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -31,6 +33,16 @@ pub(crate) struct Record {
     pub(crate) buffer_bytes: u64,
     /// Whose CPU time is counted: `both` processes, or the `initiator` alone.
     pub(crate) cpu_of: &'static str,
+    /// The route that moved most of the bytes.
+    pub(crate) route: Option<&'static str>,
+    /// What each route moved.
+    pub(crate) routes: Vec<Share>,
+    /// How often requests were tried again.
+    pub(crate) retries: u64,
+    /// Why that route was taken; null where it was not asked.
+    pub(crate) why: Option<&'static str>,
+    /// Why the others were not.
+    pub(crate) not_taken: Option<Vec<NotTaken>>,
 }
 
 impl Record {

@@ -3,6 +3,7 @@
 
 use crate::console;
 use crate::failure::Failure;
+use crate::routing::Meeting;
 use crate::signals::Ending;
 use crate::size::{Size, nonzero};
 use crate::stream;
@@ -52,6 +53,8 @@ pub(crate) struct Serve {
     /// Every machine that reaches the address may be trusted with the bytes.
     #[arg(long)]
     trust_network: bool,
+    #[command(flatten)]
+    meeting: Meeting,
     /// Print the line as JSON: address, name, bytes, access, token, pid.
     #[arg(long)]
     pub(crate) json: bool,
@@ -82,9 +85,10 @@ impl Serve {
                 (HostBuffer::new(size.map_or(0, |s| s.0) as usize)?.into_backing(), Access::SHARED)
             }
         };
-        let engine = Engine::builder()
-            .listen(at)
-            .trust_network(self.trust_network)
+        let builder = Engine::builder().listen(at).trust_network(self.trust_network);
+        let engine = self
+            .meeting
+            .apply(builder)?
             .start()
             .map_err(|e| Failure::from(e).while_doing(format_args!("can't listen at {at}")))?;
         let region = engine.register(backing, access)?;

@@ -4,6 +4,8 @@
 use crate::console;
 use crate::failure::Failure;
 use crate::record::gib;
+use crate::routing::Routing;
+use crate::taken::Taken;
 use orbit_te::{Access, Engine, HostBuffer, Region, Segment, Slice, Transfer};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -36,6 +38,7 @@ pub(crate) struct Stream {
     slots: u64,
     next: u64,
     flying: VecDeque<(Block, Transfer)>,
+    pub(crate) taken: Taken,
 }
 
 impl Stream {
@@ -43,7 +46,14 @@ impl Stream {
         let slots = total.div_ceil(BLOCK).clamp(1, SLOTS);
         let memory = HostBuffer::new((slots * BLOCK).min(total) as usize)?;
         let region = engine.register(memory.into_backing(), Access::LOCAL)?;
-        Ok(Stream { region, total, slots, next: 0, flying: VecDeque::with_capacity(slots as usize) })
+        Ok(Stream {
+            region,
+            total,
+            slots,
+            next: 0,
+            flying: VecDeque::with_capacity(slots as usize),
+            taken: Taken::default(),
+        })
     }
 
     /// Whether the oldest block must end before another can begin.
@@ -75,7 +85,8 @@ impl Stream {
     /// Waits for the oldest block; none when none is under way.
     pub(crate) fn land(&mut self) -> Result<Option<Block>, Failure> {
         let Some((block, transfer)) = self.flying.pop_front() else { return Ok(None) };
-        transfer.wait().map_err(|e| self.at(block, e.into()))?;
+        let receipt = transfer.wait().map_err(|e| self.at(block, e.into()))?;
+        self.taken.add(&receipt);
         Ok(Some(block))
     }
 
@@ -97,11 +108,12 @@ pub(crate) struct Summary {
     pub(crate) offset: u64,
     pub(crate) crc: u32,
     pub(crate) started: Instant,
+    pub(crate) taken: Taken,
 }
 
 impl Summary {
     pub(crate) fn report(&self, engine: &Engine, segment: &Segment) -> Result<(), Failure> {
-        let Summary { verb, bytes, offset, crc, started } = self;
+        let Summary { verb, bytes, offset, crc, started, taken } = self;
         let seconds = started.elapsed().as_secs_f64();
         let text =
             format!("{verb} {bytes} bytes at offset {offset} of `{}`, crc32c {crc:08x}", segment.name());
@@ -109,11 +121,14 @@ impl Summary {
         if let Err(error) = engine.notify(segment, DONE, text.as_bytes()).wait(Duration::from_secs(1)) {
             tracing::debug!(%error, "the serving side did not take the notice");
         }
-        console::say(format_args!("{text}, {seconds:.2} s, {:.2} GiB/s", gib(*bytes) / seconds.max(1e-9)))
+        let routes: Vec<&str> = taken.shares().iter().map(|share| share.route).collect();
+        let (rate, routes) = (gib(*bytes) / seconds.max(1e-9), routes.join(" and "));
+        console::say(format_args!("{text}, {seconds:.2} s, {rate:.2} GiB/s by {routes}"))
     }
 }
 
 /// An engine that reaches others only.
-pub(crate) fn engine(deadline_s: u64) -> Result<Engine, Failure> {
-    Ok(Engine::builder().no_listen().deadline(Duration::from_secs(deadline_s)).start()?)
+pub(crate) fn engine(deadline_s: u64, routing: &Routing) -> Result<Engine, Failure> {
+    let builder = Engine::builder().no_listen().deadline(Duration::from_secs(deadline_s));
+    Ok(routing.apply(builder)?.start()?)
 }

@@ -4,6 +4,7 @@
 use crate::console;
 use crate::failure::Failure;
 use crate::pattern::{Pattern, Span};
+use crate::routing::Meeting;
 use crate::size::{Size, nonzero};
 use clap::Args;
 use nix::sys::signal::Signal;
@@ -20,6 +21,8 @@ pub(crate) struct DemoTarget {
     /// The process to end with.
     #[arg(long)]
     parent: i32,
+    #[command(flatten)]
+    meeting: Meeting,
 }
 
 /// What the parent asks.
@@ -74,7 +77,7 @@ impl DemoTarget {
         if nix::unistd::getppid().as_raw() != self.parent {
             return Err(Failure::Local("the process that started this one is gone".to_string()));
         }
-        let engine = Engine::builder().start()?;
+        let engine = self.meeting.apply(Engine::builder())?.start()?;
         let region = engine.register(memory(self.bytes.0)?.into_backing(), Access::SHARED)?;
         let token = engine.expose("target", &region)?.to_token().map_err(orbit_te::Error::from)?;
         let pattern = Pattern::new();

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::peer::LinkStatus;
-use crate::route::{Plan, Reason, RouteId};
+use crate::route::{Description, Plan, Reason, RouteId};
 use crate::router::Reach;
 use crate::transfer::TransferState;
 use crate::warming::Warm;
@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Learn { link: LinkId, key: RemoteKey, reach: Arc<Reach> },
     /// Tell what would be done with such an op.
     Explain { op: Box<Op>, demand: Option<RouteId>, reply: oneshot::Sender<Result<Plan, Error>> },
+    /// Tell all that decides about the route of such an op; the draft has what the worker does not know.
+    Describe { op: Box<Op>, draft: Box<Description>, reply: oneshot::Sender<Result<Description, Error>> },
     /// Tell when a link's lanes are up.
     Warm(Box<Warm>),
     /// Close a link; its transfers fail.

@@ -167,6 +167,11 @@ impl Core {
                     let gone = TransportError::NoLink { transport: "router" };
                     let _ = reply.send(plan.ok_or_else(|| gone.into()));
                 }
+                Command::Describe { op, draft, reply } => {
+                    let made = self.router.describe(&op, *draft, now);
+                    let gone = TransportError::NoLink { transport: "router" };
+                    let _ = reply.send(made.ok_or_else(|| gone.into()));
+                }
                 // Dropping it tells that the engine is closed.
                 Command::Warm(warm) if self.closed.is_none() => self.warming.push(*warm),
                 Command::Warm(_) => {}

@@ -4,12 +4,14 @@
 //! - [`plan`] chooses for one op, among the [`RouteState`]s that the router gives it, and names a [`Reason`] for every other one.
 //! - [`Rates`] are what a route was measured to need; [`Health`] how long it rests after failures.
 //! - [`Policy`] is what the user wrote; [`Ruleset`] the part of it that holds for one segment of one peer.
+//! - [`Description`] is all that the planner was told of a segment, to be written down and asked again elsewhere.
 //! - [`Choices`] remember what was chosen last, so that a change is told once. [`ReasonCounts`] count the reasons.
 //!
 //! `docs/routes.md` says it for users: the order of the decisions, all reasons, and the keys of a policy.
 
 mod choice;
 mod decide;
+mod description;
 mod health;
 mod id;
 mod plan;
@@ -22,6 +24,7 @@ mod tests;
 
 pub use choice::{Change, Choices};
 pub use decide::plan;
+pub use description::{Description, DescriptionError, RouteFacts};
 pub use health::Health;
 pub use id::{MAX_ROUTES, RouteId, RouteSet, RouteSetIter};
 pub use plan::{Caps, Causes, Plan, Question, Refusal, RouteState, Why};

@@ -8,7 +8,7 @@ use crate::peer::Peer;
 use crate::pending::Pending;
 use crate::receipt::Receipt;
 use crate::region::Slice;
-use crate::route::{Plan, RouteId};
+use crate::route::{Description, Plan, RouteId};
 use crate::router::Reach;
 use crate::shared::Shared;
 use crate::transfer::Transfer;
@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// A peer's exposed memory. Cheap to clone. Stays usable while the session with its peer lives and its owner has neither retired nor
 /// revoked the memory; afterwards, or when the owner has exposed other memory under the name, open it again.
@@ -93,26 +94,63 @@ impl Segment {
     /// # Errors
     /// By the answer: [`Error::PeerGone`], [`Error::Closed`], [`Error::Transport`] when the link is gone.
     pub fn explain(&self, kind: OpKind, bytes: u64, demand: Option<RouteId>) -> Pending<Plan> {
-        const WHAT: &str = "explaining a route";
-        let (shared, peer) = (&self.inner.shared, &self.inner.peer);
-        if shared.closed.load(Ordering::Acquire) {
-            return Pending::ready(WHAT, Err(Error::Closed));
-        }
-        if let Some(cause) = peer.gone() {
-            return Pending::ready(WHAT, Err(Error::PeerGone { peer: peer.id, cause: cause.to_string() }));
-        }
-        let (reply, answer) = Pending::new(WHAT);
-        let op = Op {
+        let op = Box::new(self.op(kind, bytes));
+        self.question("explaining a route", |reply| Command::Explain { op, demand, reply })
+    }
+
+    /// All that decides now about the routes of requests: what would be done with any of them can be asked of it later, and elsewhere.
+    /// Nothing is sent.
+    ///
+    /// # Errors
+    /// As [`Segment::explain`].
+    pub fn describe(&self) -> Pending<Description> {
+        let Inner { shared, peer, .. } = &*self.inner;
+        let draft = Box::new(Description {
+            at: crate::clock::now(),
+            segment: self.name().to_string(),
+            bytes: self.len(),
+            may_read: self.access().contains(Access::REMOTE_READ),
+            may_write: self.access().contains(Access::REMOTE_WRITE),
+            memory: self.inner.descriptor.kind,
+            peer: peer.id,
+            same_host: peer.same_host,
+            policy: (*shared.config.policy).clone(),
+            routes: Vec::new(),
+            chosen: Vec::new(),
+        });
+        let op = Box::new(self.op(OpKind::Read, 1));
+        self.question("describing routes", |reply| Command::Describe { op, draft, reply })
+    }
+
+    /// An op like those of contiguous requests, which is not carried out.
+    fn op(&self, kind: OpKind, bytes: u64) -> Op {
+        Op {
             kind,
-            link: peer.link,
+            link: self.inner.peer.link,
             local: LocalSpan { address: 0, length: bytes, key: LocalKey::HOST },
             remote: RemoteSpan { offset: 0, key: self.inner.key },
             pieces: None,
             token: Token(0),
             priority: Priority::Normal,
             verify: Verify::Off,
-        };
-        peer.worker.submit_always(Command::Explain { op: Box::new(op), demand, reply });
+        }
+    }
+
+    /// Asks the worker that has the link to the owner.
+    fn question<T>(
+        &self,
+        what: &'static str,
+        command: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Command,
+    ) -> Pending<T> {
+        let (shared, peer) = (&self.inner.shared, &self.inner.peer);
+        if shared.closed.load(Ordering::Acquire) {
+            return Pending::ready(what, Err(Error::Closed));
+        }
+        if let Some(cause) = peer.gone() {
+            return Pending::ready(what, Err(Error::PeerGone { peer: peer.id, cause: cause.to_string() }));
+        }
+        let (reply, answer) = Pending::new(what);
+        peer.worker.submit_always(command(reply));
         peer.worker.attend();
         answer
     }

@@ -5,7 +5,9 @@ use super::OpName;
 use super::plan::Plan;
 use crate::failure::Failure;
 use crate::record::Samples;
-use orbit_te::{Batch, Engine, Error, Region, Segment, Transfer};
+use crate::routing::Way;
+use crate::taken::Taken;
+use orbit_te::{Batch, Error, Region, Segment, Transfer};
 use std::collections::VecDeque;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,20 +24,26 @@ pub(crate) struct Runner {
     /// Submissions since the buffers were filled.
     pub(crate) submissions: u64,
     pub(crate) samples: Samples,
+    pub(crate) taken: Taken,
 }
 
 impl Runner {
     /// The runners of a point that takes so many seconds.
     pub(crate) fn all(plan: &Plan, seconds: f64) -> Vec<Runner> {
         let room = ((seconds * SAMPLES_PER_SECOND) as usize).clamp(1024, MAX_SAMPLES / plan.threads);
-        let runner = |thread| Runner { thread, submissions: 0, samples: Samples::with_capacity(room) };
+        let runner = |thread| Runner {
+            thread,
+            submissions: 0,
+            samples: Samples::with_capacity(room),
+            taken: Taken::default(),
+        };
         (0..plan.threads).map(runner).collect()
     }
 }
 
 /// What the threads share.
 pub(crate) struct Field<'a> {
-    pub(crate) engine: &'a Engine,
+    pub(crate) way: Way<'a>,
     pub(crate) segment: &'a Segment,
     pub(crate) region: &'a Region,
     pub(crate) plan: &'a Plan,
@@ -82,9 +90,10 @@ impl Field<'_> {
                 }
             }
             let Some((begun, transfer)) = flying.pop_front() else { return Ok(()) };
-            transfer.wait()?;
+            let receipt = transfer.wait()?;
             now = Instant::now();
             runner.samples.add(now - begun);
+            runner.taken.add(&receipt);
             if failed.load(Ordering::Acquire) {
                 return Ok(());
             }
@@ -96,8 +105,8 @@ impl Field<'_> {
         if batch == 1 {
             let slice = self.region.slice(place, block)?;
             return match op {
-                OpName::Write => self.segment.write(place, &slice),
-                OpName::Read => self.segment.read(place, &slice),
+                OpName::Write => self.way.write(self.segment, place, &slice),
+                OpName::Read => self.way.read(self.segment, place, &slice),
             };
         }
         let mut requests = Batch::with_capacity(batch);
@@ -109,6 +118,6 @@ impl Field<'_> {
                 OpName::Read => requests.read(self.segment, at, &slice),
             };
         }
-        self.engine.submit(requests)
+        self.way.submit(requests)
     }
 }

@@ -10,7 +10,10 @@ use crate::failure::Failure;
 use crate::pattern::{Pattern, Span, random_seed};
 use crate::place;
 use crate::record::{Record, Samples, gib};
+use crate::routing::{Routing, Way};
+use crate::taken::Taken;
 use crate::target;
+use orbit_te::route::RouteId;
 use orbit_te::{Access, Engine, Region, Segment, TcpConfig};
 use std::time::Duration;
 
@@ -26,32 +29,45 @@ pub(crate) struct Stage {
     engine: Engine,
     child: Option<Child>,
     pattern: Pattern,
+    demand: Option<RouteId>,
 }
 
 impl Stage {
     /// With a target process of our own.
-    pub(crate) fn with_child(bytes: u64, lanes: u32) -> Result<Stage, Failure> {
-        let child = Child::start(bytes, DEADLINE)?;
+    pub(crate) fn with_child(bytes: u64, lanes: u32, routing: &Routing) -> Result<Stage, Failure> {
+        let child = Child::start(bytes, DEADLINE, routing.meeting())?;
         let token = child.token.clone();
-        Stage::new(&token, &[], bytes, lanes, Some(child))
+        Stage::new(&token, &[], (bytes, lanes), routing, Some(child))
     }
 
     /// With a segment that somebody serves; of it, and of our buffer, so many bytes are used at most.
-    pub(crate) fn with_peer(peer: &str, ops: &[OpName], bytes: u64, lanes: u32) -> Result<Stage, Failure> {
-        Stage::new(peer, ops, bytes, lanes, None)
+    pub(crate) fn with_peer(
+        peer: &str,
+        ops: &[OpName],
+        bytes: u64,
+        lanes: u32,
+        routing: &Routing,
+    ) -> Result<Stage, Failure> {
+        Stage::new(peer, ops, (bytes, lanes), routing, None)
     }
 
-    fn new(at: &str, ops: &[OpName], bytes: u64, lanes: u32, child: Option<Child>) -> Result<Stage, Failure> {
+    fn new(
+        at: &str,
+        ops: &[OpName],
+        (bytes, lanes): (u64, u32),
+        routing: &Routing,
+        child: Option<Child>,
+    ) -> Result<Stage, Failure> {
         let tcp = TcpConfig { lanes, ..TcpConfig::default() };
-        // Its numbers are TCP's, whoever the peer is.
-        let engine = Engine::builder().no_listen().deadline(DEADLINE).tcp(tcp).shm(None).start()?;
+        let builder = Engine::builder().no_listen().deadline(DEADLINE).tcp(tcp);
+        let engine = routing.apply(builder)?.start()?;
         for op in ops {
             place::open(&engine, at, right(*op))?;
         }
         let segment = place::open(&engine, at, Access::empty())?;
         let memory = target::memory(bytes.min(segment.len()))?;
         let region = engine.register(memory.into_backing(), Access::LOCAL)?;
-        Ok(Stage { segment, region, engine, child, pattern: Pattern::new() })
+        Ok(Stage { segment, region, engine, child, pattern: Pattern::new(), demand: routing.route })
     }
 
     /// The bytes that a point may use on each side.
@@ -86,10 +102,14 @@ impl Stage {
         let seed = random_seed();
         self.prepare(plan, seed, verify)?;
         let mut runners = Runner::all(plan, seconds);
-        let field = Field { engine: &self.engine, segment: &self.segment, region: &self.region, plan };
+        let way = Way { engine: &self.engine, demand: self.demand };
+        let field = Field { way, segment: &self.segment, region: &self.region, plan };
         field.run(&mut runners, Duration::from_secs_f64((seconds / 5.0).min(0.3)))?;
         let warmed: u64 = runners.iter().map(|r| r.submissions).sum();
-        runners.iter_mut().for_each(|r| r.samples.clear());
+        for runner in &mut runners {
+            runner.samples.clear();
+            runner.taken = Taken::default();
+        }
 
         let cpu = cpu(&mut self.child)?;
         let time = field.run(&mut runners, Duration::from_secs_f64(seconds))?;
@@ -103,10 +123,13 @@ impl Stage {
         let mut samples = Samples::default();
         runners.iter().for_each(|r| samples.append(&r.samples));
         let [min_us, p50_us, p99_us, max_us] = samples.summary();
+        let mut taken = Taken::default();
+        runners.iter().for_each(|r| taken.join(&r.taken));
+        let route = taken.main().map(RouteId::name);
         Ok(Record {
             peer: "orbit-te",
             version: env!("CARGO_PKG_VERSION"),
-            transport: "tcp",
+            transport: route.unwrap_or("none"),
             op: plan.op.word(),
             block_bytes: plan.block,
             batch: plan.batch,
@@ -125,6 +148,11 @@ impl Stage {
             max_us,
             buffer_bytes: plan.total(),
             cpu_of: if self.child.is_some() { "both" } else { "initiator" },
+            route,
+            routes: taken.shares(),
+            retries: taken.retries,
+            why: None,
+            not_taken: None,
         })
     }
 

@@ -5,7 +5,9 @@ use crate::failure::Failure;
 use crate::pattern::random_seed;
 use crate::place;
 use crate::record::Samples;
-use orbit_te::{Access, Engine, Error, HostBuffer, RefusalCode, Segment};
+use crate::routing::Meeting;
+use crate::verdict;
+use orbit_te::{Access, Engine, Error, HostBuffer, OpKind, RefusalCode, Segment};
 use std::time::{Duration, Instant};
 
 /// How long reaching the peer may take, and making its lanes.
@@ -14,6 +16,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 const READS: usize = 20;
 /// The most bytes of each.
 const READ_BYTES: u64 = 4096;
+/// What routes are asked about.
+const ROUTE_BYTES: u64 = 1 << 20;
 
 /// Whom to ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,12 +52,16 @@ impl Peer {
     }
 
     /// Reaches it, and measures what its segment permits.
-    pub(crate) fn checks(&self) -> Learnt {
+    pub(crate) fn checks(&self, meeting: &Meeting) -> Learnt {
         let mut learnt = Learnt::default();
-        match Engine::builder().no_listen().start() {
+        let builder = match meeting.apply(Engine::builder().no_listen()) {
+            Ok(builder) => builder,
+            Err(failure) => return Learnt { failure: Some(failure), ..learnt },
+        };
+        match builder.start() {
             Ok(engine) => {
                 if let Some(segment) = self.reach(&engine, &mut learnt) {
-                    learnt.findings.extend(route_lines(&segment));
+                    route_lines(&segment, &mut learnt);
                     if lanes(&segment, &mut learnt) {
                         round_trip(&engine, &segment, &mut learnt);
                     }
@@ -132,10 +140,30 @@ fn printable(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
-/// The ways by which bytes go to a segment's owner, a line each.
-fn route_lines(segment: &Segment) -> Vec<Finding> {
-    let found = format!("TCP to {}", segment.address());
-    vec![Finding::new("peer-route", State::Ok, found, "the only kind of route of this version")]
+/// The ways by which bytes go to a segment's owner, a line each; the one that is taken first.
+fn route_lines(segment: &Segment, learnt: &mut Learnt) {
+    const NAME: &str = "peer-route";
+    const WHY: &str = "a way by which bytes may go";
+    let kind = if segment.access().contains(Access::REMOTE_READ) { OpKind::Read } else { OpKind::Write };
+    let bytes = segment.len().min(ROUTE_BYTES);
+    let plan = match segment.explain(kind, bytes, None).wait(LIMIT) {
+        Ok(plan) => plan,
+        Err(error) => return learnt.fail(NAME, WHY, &error.to_string(), error.remedy(), unreached(error)),
+    };
+    let state = match plan.route {
+        Ok(route) => {
+            let (why, time) = (verdict::why(plan.why), verdict::time(plan.expected));
+            let found = format!("{route} is taken, {why}: {time} expected for {}", size(bytes));
+            learnt.findings.push(Finding::new(NAME, State::Ok, found, WHY));
+            State::Note
+        }
+        Err(_) => State::Warn,
+    };
+    for (route, reason) in plan.others.iter() {
+        let found =
+            format!("{route} is not: {} [{} {}]", verdict::short(reason), reason.code(), reason.name());
+        learnt.findings.push(Finding::new(NAME, state, found, WHY).remedy(reason.remedy()));
+    }
 }
 
 /// Has the lanes made; whether there is one.

@@ -4,10 +4,14 @@
 //! A [`Prior`] says what is expected of the route before anything is known. What is learnt is the factor by which it is off, for each
 //! direction and class of sizes: so ops of different sizes in one class teach the same thing.
 
+mod saved;
+
 use super::id::RouteId;
 use super::policy::{Floor, FloorAction};
 use orbit_te_transport::OpKind;
 use std::time::{Duration, Instant};
+
+pub(super) use saved::{RawCell, RawPrior};
 
 /// How many classes of sizes there are.
 pub const CLASSES: usize = 9;

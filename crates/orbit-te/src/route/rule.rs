@@ -96,11 +96,28 @@ pub struct Rule {
     pub demand: Option<RouteId>,
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize)]
+/// A direction in its written form.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum RawKind {
+pub(super) enum RawKind {
     Read,
     Write,
+}
+
+impl RawKind {
+    pub(super) fn of(kind: OpKind) -> RawKind {
+        match kind {
+            OpKind::Read => RawKind::Read,
+            OpKind::Write => RawKind::Write,
+        }
+    }
+
+    pub(super) fn op(self) -> OpKind {
+        match self {
+            RawKind::Read => OpKind::Read,
+            RawKind::Write => OpKind::Write,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -166,10 +183,7 @@ impl RawRule {
             max_bytes,
             from: self.from,
             to: self.to,
-            kind: self.kind.map(|kind| match kind {
-                RawKind::Read => OpKind::Read,
-                RawKind::Write => OpKind::Write,
-            }),
+            kind: self.kind.map(RawKind::op),
             peer: self.peer.as_deref().filter(|text| *text != "*").map(peer).transpose()?,
             priority: self.priority.map(|priority| match priority {
                 RawPriority::High => Priority::High,
@@ -193,10 +207,7 @@ impl RawRule {
             max_bytes: Some(rule.max_bytes).filter(|max| *max < u64::MAX),
             from: rule.from,
             to: rule.to,
-            kind: rule.kind.map(|kind| match kind {
-                OpKind::Read => RawKind::Read,
-                OpKind::Write => RawKind::Write,
-            }),
+            kind: rule.kind.map(RawKind::of),
             peer: rule.peer.map(|peer| peer.to_string()),
             priority: rule.priority.map(|priority| match priority {
                 Priority::High => RawPriority::High,
@@ -218,7 +229,7 @@ fn route(name: &str) -> Result<RouteId, String> {
     })
 }
 
-fn peer(text: &str) -> Result<PeerId, String> {
+pub(super) fn peer(text: &str) -> Result<PeerId, String> {
     let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = Some(text).filter(|_| digits).and_then(|text| u128::from_str_radix(text, 16).ok());
     number.map(PeerId).ok_or_else(|| format!("`{text}` is no peer: write its 32 hexadecimal digits, or `*`"))

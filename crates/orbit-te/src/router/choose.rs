@@ -3,7 +3,10 @@
 
 use super::Router;
 use super::leg::{Known, Leg};
-use crate::route::{MAX_ROUTES, Plan, Question, Reason, Refusal, RouteId, RouteSet, RouteState, Why, plan};
+use crate::route::{
+    Description, MAX_ROUTES, Plan, Question, Reason, Refusal, RouteFacts, RouteId, RouteSet, RouteState,
+    Ruleset, SizeClass, Why, plan,
+};
 use orbit_te_memory::{MemoryKind, RemoteKey};
 use orbit_te_transport::{LinkId, Op, OpKind, Priority};
 use std::time::Instant;
@@ -43,7 +46,35 @@ impl Router {
         Some(self.plan(&Kind::of(op, demand), (0, RouteSet::NONE), now))
     }
 
-    fn plan(&mut self, op: &Kind, (attempt, failed): (u32, RouteSet), now: Instant) -> Plan {
+    /// Puts what is known of such an op's routes into a description that has the rest.
+    pub(crate) fn describe(&mut self, op: &Op, draft: Description, now: Instant) -> Option<Description> {
+        self.peer(op.link)?;
+        let mut made = self.told(&Kind::of(op, None), (0, RouteSet::NONE), now, |question, states, _| {
+            let routes = states.iter().map(RouteFacts::of).collect();
+            Description { at: now, memory: question.remote, routes, ..draft }
+        });
+        let (known, _) = self.peer(op.link)?.region(&op.remote.key);
+        for kind in [OpKind::Read, OpKind::Write] {
+            for class in SizeClass::all() {
+                let last = known.as_ref().and_then(|known| known.choices.last(kind, class.most_bytes()));
+                made.chosen.extend(last.map(|route| (kind, class, route)));
+            }
+        }
+        Some(made)
+    }
+
+    fn plan(&mut self, op: &Kind, tried: (u32, RouteSet), now: Instant) -> Plan {
+        self.told(op, tried, now, plan)
+    }
+
+    /// Hands over what the planner is told of an op.
+    fn told<T>(
+        &mut self,
+        op: &Kind,
+        (attempt, failed): (u32, RouteSet),
+        now: Instant,
+        to: impl FnOnce(&Question, &[RouteState<'_>], &Ruleset) -> T,
+    ) -> T {
         let Router { routes, peers, everybody, unmeasured, .. } = self;
         let peer = peers.get_mut(op.link.slot as usize).and_then(Option::as_mut);
         let (known, legs): (Option<&mut Known>, &[Option<Leg>]) =
@@ -104,7 +135,7 @@ impl Router {
         }
         let count = routes.len().min(MAX_ROUTES);
         let rules = reach.map_or(&*everybody, |reach| &reach.rules);
-        plan(&question, &states[..count], rules)
+        to(&question, &states[..count], rules)
     }
 
     /// Chooses a route for an op; its place.

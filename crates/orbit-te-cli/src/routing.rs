@@ -1,0 +1,137 @@
+//! The options about routes, which every command takes that moves bytes. Rule: an option means the same in all of them; what is wrong with
+//! a policy is said before anybody is called.
+
+use crate::failure::Failure;
+use clap::Args;
+use orbit_te::route::{Policy, RouteId};
+use orbit_te::{Batch, Engine, EngineBuilder, Error, Segment, ShmConfig, Slice, SocketFolder, Transfer};
+use std::path::{Path, PathBuf};
+
+/// No policy that somebody wrote is longer.
+const MOST_POLICY_BYTES: u64 = 1 << 20;
+
+/// How processes of this host are met.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Meeting {
+    /// Reach processes of this host over TCP as well, as if they were on another one.
+    #[arg(long)]
+    pub(crate) no_same_host: bool,
+    /// A folder that is there, in which processes of this host meet by sockets; both sides name the same one. For containers that share it
+    /// and no network namespace. Default: a folder of this user.
+    #[arg(long, value_name = "DIR", conflicts_with = "no_same_host")]
+    pub(crate) socket_folder: Option<PathBuf>,
+}
+
+impl Meeting {
+    pub(crate) fn apply(&self, builder: EngineBuilder) -> Result<EngineBuilder, Failure> {
+        let Some(folder) = &self.socket_folder else {
+            return Ok(if self.no_same_host { builder.shm(None) } else { builder });
+        };
+        if !folder.is_dir() {
+            return Err(Failure::Local(format!(
+                "`{}` is no folder to meet in; make it first",
+                folder.display()
+            )));
+        }
+        let folder = SocketFolder::At(folder.clone());
+        Ok(builder.shm(Some(ShmConfig { folder, ..ShmConfig::default() })))
+    }
+
+    /// The same as words, for a process of our own.
+    pub(crate) fn words(&self) -> Vec<&std::ffi::OsStr> {
+        let mut words = Vec::new();
+        if self.no_same_host {
+            words.push("--no-same-host".as_ref());
+        }
+        if let Some(folder) = &self.socket_folder {
+            words.extend(["--socket-folder".as_ref(), folder.as_os_str()]);
+        }
+        words
+    }
+}
+
+/// Which routes are taken.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Routing {
+    /// Which routes may be taken, and how they are chosen: a file as docs/routes.md says. Default: the fastest.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// Demand a route: shm, process_vm, tcp. Where it can't be taken, that is a failure.
+    #[arg(long, value_name = "NAME", value_parser = named)]
+    pub(crate) route: Option<RouteId>,
+    #[command(flatten)]
+    meeting: Meeting,
+}
+
+impl Routing {
+    pub(crate) fn apply(&self, builder: EngineBuilder) -> Result<EngineBuilder, Failure> {
+        let builder = self.meeting.apply(builder)?;
+        Ok(match self.policy()? {
+            Some(policy) => builder.policy(policy),
+            None => builder,
+        })
+    }
+
+    pub(crate) fn meeting(&self) -> &Meeting {
+        &self.meeting
+    }
+
+    /// The policy of the file, if one is named.
+    pub(crate) fn policy(&self) -> Result<Option<Policy>, Failure> {
+        let Some(path) = &self.policy else { return Ok(None) };
+        let text = read(path, MOST_POLICY_BYTES)?;
+        let wrong = |why: &dyn std::fmt::Display| {
+            // The reader of TOML draws a picture of several lines.
+            let line = why.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+            Failure::Usage(format!("`{}`: {line}", path.display()))
+        };
+        Policy::parse(&text).map(Some).map_err(|why| wrong(&why))
+    }
+}
+
+/// The text of a file of at most so many bytes.
+pub(crate) fn read(path: &Path, most: u64) -> Result<String, Failure> {
+    let failed =
+        |e: &dyn std::fmt::Display| Failure::local(format_args!("can't read `{}`", path.display()), e);
+    let length = std::fs::metadata(path).map_err(|e| failed(&e))?.len();
+    if length > most {
+        return Err(failed(&format_args!("it has {length} bytes, over {most}")));
+    }
+    std::fs::read_to_string(path).map_err(|e| failed(&e))
+}
+
+/// A route by its name, as a clap value parser.
+pub(crate) fn named(name: &str) -> Result<RouteId, String> {
+    RouteId::named(name).ok_or_else(|| {
+        let known: Vec<&str> = RouteId::all().map(RouteId::name).collect();
+        format!("no route is called `{name}`; there are {}", known.join(", "))
+    })
+}
+
+/// An engine, and the route that is demanded of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) demand: Option<RouteId>,
+}
+
+impl Way<'_> {
+    pub(crate) fn write(&self, to: &Segment, offset: u64, from: &Slice) -> Result<Transfer, Error> {
+        let mut batch = Batch::with_capacity(1);
+        batch.write(to, offset, from);
+        self.submit(batch)
+    }
+
+    pub(crate) fn read(&self, from: &Segment, offset: u64, into: &Slice) -> Result<Transfer, Error> {
+        let mut batch = Batch::with_capacity(1);
+        batch.read(from, offset, into);
+        self.submit(batch)
+    }
+
+    pub(crate) fn submit(&self, mut batch: Batch) -> Result<Transfer, Error> {
+        if let Some(route) = self.demand {
+            batch.route(route);
+        }
+        self.engine.submit(batch)
+    }
+}
