@@ -130,7 +130,8 @@ impl Router {
                 caps: route.caps,
                 rates: leg.map_or(&*unmeasured, |leg| &leg.rates),
                 resting_until: leg.and_then(|leg| leg.health.resting_until(now)),
-                load_bytes: leg.map_or(0, |leg| leg.load_bytes),
+                // What this thread does itself, it does one after the other, whatever the route.
+                load_bytes: leg.filter(|_| !route.is_own_work).map_or(0, |leg| leg.load_bytes),
             };
         }
         let count = routes.len().min(MAX_ROUTES);
