@@ -24,8 +24,8 @@ pub struct ShmConfig {
     pub folder: SocketFolder,
     /// Users beside this process's own whose processes are let in, by number. Default none.
     pub users: Vec<u32>,
-    /// Whether a peer may map a region that is a part of its buffer: it then gets the pages of all of the buffer. Default no; such regions
-    /// are reached in another way.
+    /// Whether a peer may map memory although it then sees more than its right gives it: the rest of the buffer of which a region is a part,
+    /// and the bytes of a region that it may only write. Default no; such regions are reached in another way.
     pub share_parts: bool,
     /// Copies are made in steps of this size: between two of them the region can be withdrawn, the op be cancelled, and more urgent ones
     /// go first. Default 1 MiB.

@@ -36,7 +36,7 @@ impl ShmDomain {
         match descriptor.key(self.name()) {
             Some(bytes) if bytes.len() == KEY_BYTES => match bytes[8] {
                 OPEN if self.way == Way::Mapping && !may_map(descriptor.access) => Some(Obstacle::WriteOnly),
-                OPEN => None,
+                OPEN | MORE => None,
                 PART => Some(Obstacle::PartOfBuffer),
                 _ => Some(Obstacle::NotShareable),
             },
@@ -50,6 +50,8 @@ const KEY_BYTES: usize = 9;
 const OPEN: u8 = 0;
 const OWN: u8 = 1;
 const PART: u8 = 2;
+/// Open also to those who would see more by it than their rights give them.
+const MORE: u8 = 3;
 
 /// The name of a way, in routes and keys.
 pub(crate) const fn name(way: Way) -> &'static str {
@@ -95,6 +97,7 @@ impl Domain for ShmDomain {
     fn remote_key(&self, region: &Region, key: u64) -> Vec<u8> {
         let mut bytes = key.to_le_bytes().to_vec();
         bytes.push(match no_entry(region, self.way, self.share_parts) {
+            None if self.share_parts => MORE,
             None => OPEN,
             Some(NoEntry::PartOfBuffer) => PART,
             Some(_) => OWN,

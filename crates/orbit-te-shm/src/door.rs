@@ -378,7 +378,7 @@ impl Door {
             Some(grant) => (grant.access(), grant.expires_in(now)),
             None => (lease.region().access(), None),
         };
-        if guest.way == Way::Mapping && !may_map(access) {
+        if guest.way == Way::Mapping && !self.config.share_parts && !may_map(access) {
             return Err(NoEntry::admission(orbit_te_wire::Status::AccessDenied));
         }
         let region = lease.region().clone();

@@ -337,7 +337,7 @@ impl Router {
         for leg in legs.filter(|leg| leg.link == link) {
             if let Event::LinkDown { error, .. } = event {
                 if leg.down.is_none() && at != base {
-                    tracing::warn!(route = id.name(), %error, "a route to a peer is down");
+                    tracing::info!(route = id.name(), %error, "a route to a peer is down");
                     leg.health.failed(now, Reason::LinkDown);
                 }
             }
