@@ -100,7 +100,8 @@ impl Series {
     /// Looks for the other engines; what is not there is told with the reason.
     fn find_others(&mut self, args: &BenchArgs, out: &Path) -> anyhow::Result<()> {
         let Some(scripts) = &args.peers else {
-            return Ok(self.failures.push(format!("{NAME}: other engines: --peers was not given")));
+            self.failures.push(format!("{NAME}: other engines: --peers was not given"));
+            return Ok(());
         };
         let scripts = scripts.canonicalize().with_context(|| scripts.display().to_string())?;
         let root = args.peers_root.clone().map_or_else(peers::default_root, Ok)?;
