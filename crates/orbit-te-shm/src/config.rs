@@ -27,6 +27,8 @@ pub struct ShmConfig {
     /// Whether a peer may map a region that is a part of its buffer: it then gets the pages of all of the buffer. Default no; such regions
     /// are reached in another way.
     pub share_parts: bool,
+    /// Whether a peer may map a region that it may only write: it can read it then. Default no; such regions are reached in another way.
+    pub share_write_only: bool,
     /// Copies are made in steps of this size: between two of them the region can be withdrawn, the op be cancelled, and more urgent ones
     /// go first. Default 1 MiB.
     pub chunk_bytes: u64,
@@ -51,6 +53,7 @@ impl Default for ShmConfig {
             folder: SocketFolder::Usual,
             users: Vec::new(),
             share_parts: false,
+            share_write_only: false,
             chunk_bytes: 1024 * 1024,
             max_ops: 4096,
             max_links: 1024,

@@ -1,7 +1,7 @@
 //! Memory for processes of one host. Rule: any host memory will do, as it is; the descriptor says whether a peer can be let in, so that
 //! nobody has to ask in vain.
 
-use orbit_te_memory::{Domain, KindSet, LocalKey, MemoryError, Region, RemoteKey};
+use orbit_te_memory::{Access, Domain, KindSet, LocalKey, MemoryError, Region, RemoteKey};
 use orbit_te_wire::RegionDescriptor;
 use orbit_te_wire::same_host::{NoEntry, Way};
 
@@ -14,6 +14,8 @@ pub enum Obstacle {
     NotShareable,
     /// The region is a part of its buffer ([`NoEntry::PartOfBuffer`]).
     PartOfBuffer,
+    /// Peers may write the region and not read it: whoever maps it could do both.
+    WriteOnly,
 }
 
 /// The [`Domain`] of one way to reach memory on the same host.
@@ -33,6 +35,7 @@ impl ShmDomain {
     pub fn obstacle(&self, descriptor: &RegionDescriptor) -> Option<Obstacle> {
         match descriptor.key(self.name()) {
             Some(bytes) if bytes.len() == KEY_BYTES => match bytes[8] {
+                OPEN if self.way == Way::Mapping && !may_map(descriptor.access) => Some(Obstacle::WriteOnly),
                 OPEN => None,
                 PART => Some(Obstacle::PartOfBuffer),
                 _ => Some(Obstacle::NotShareable),
@@ -54,6 +57,11 @@ pub(crate) const fn name(way: Way) -> &'static str {
         Way::Mapping => "shm",
         Way::Kernel => "process_vm",
     }
+}
+
+/// Whether whoever has these rights may be given the file: he can read all that he maps.
+pub(crate) fn may_map(access: Access) -> bool {
+    access.contains(Access::REMOTE_READ)
 }
 
 /// Why a peer can't be let in to a region in this way.

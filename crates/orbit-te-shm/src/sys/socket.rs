@@ -148,7 +148,7 @@ impl Socket {
             let mut at = libc::CMSG_FIRSTHDR(&head);
             while let Some(message) = at.as_ref() {
                 if (message.cmsg_level, message.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                    let bytes = message.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                    let bytes = message.cmsg_len - libc::CMSG_LEN(0) as usize;
                     let first = libc::CMSG_DATA(at).cast::<RawFd>();
                     let all = (0..bytes / size_of::<RawFd>()).map(|place| first.add(place).read_unaligned());
                     fds.extend(all.map(|fd| OwnedFd::from_raw_fd(fd)));
