@@ -103,6 +103,7 @@ fn patient() -> ShmConfig {
     ShmConfig {
         folder: SocketFolder::None,
         share_parts: true,
+        share_write_only: true,
         unreachable_after: Duration::from_millis(600),
         ..ShmConfig::default()
     }

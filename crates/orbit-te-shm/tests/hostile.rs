@@ -70,7 +70,7 @@ fn strangers_at_the_door() {
             drop(raw);
             eventually("nothing is left", SOON, || holdings() == before && owner.door.held() == 0);
             round_trip(way, &address, key, SIZE, 2);
-            owner.registry.retire(&memory, Duration::ZERO).unwrap();
+            owner.registry.retire(&memory, SOON).unwrap();
         }
     };
     let at = |address: &SameHostAddress, message: &SameHost| {
@@ -194,6 +194,8 @@ fn guests_are_refused() {
     check(of(2, key.0[2] ^ 1), NoEntry::admission(Status::BadKey));
     check(owner.key(&own), NoEntry::NotShareable);
     check(owner.key(&part), NoEntry::PartOfBuffer);
+    let blind = owner.region(SIZE, 1, Access::REMOTE_WRITE);
+    check(owner.key(&blind), NoEntry::admission(Status::AccessDenied));
     let (gate, _file) = entered(&raw, &key);
     entered(&raw, &key);
     check(key, NoEntry::Full);
@@ -265,7 +267,7 @@ fn floods() {
         eventually("only one is held", SOON, || owner.door.held() == 1);
         drop(client);
         eventually("nothing is left", SOON, || (holdings(), owner.door.held()) == (before, 0));
-        owner.registry.retire(&memory, Duration::ZERO).unwrap();
+        owner.registry.retire(&memory, SOON).unwrap();
     }
 }
 
