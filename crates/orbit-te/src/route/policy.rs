@@ -300,16 +300,10 @@ impl CompactRule {
 }
 
 /// What of a policy holds for one segment of one peer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ruleset {
     rules: Box<[CompactRule]>,
     settings: Settings,
-}
-
-impl Default for Ruleset {
-    fn default() -> Ruleset {
-        Ruleset { rules: Box::default(), settings: Settings::default() }
-    }
 }
 
 impl Ruleset {
