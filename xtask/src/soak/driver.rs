@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(super) fn run(args: &WorkerArgs) -> anyhow::Result<()> {
-    let engine = Engine::builder().config(config()).no_listen().start()?;
+    let engine = Engine::builder().config(config(args.number)).no_listen().start()?;
     let tally = Arc::new(Mutex::new(Tally::default()));
     let hands = Arc::new(Hands {
         engine: engine.clone(),

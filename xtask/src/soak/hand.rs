@@ -8,6 +8,7 @@ use super::protocol::{
 };
 use super::tally::Tally;
 use super::worker::Backings;
+use orbit_te::route::RouteId;
 use orbit_te::{
     Access, Backing, Batch, Engine, Error, Landed, Receipt, Region, Segment, Transfer, TransferError,
 };
@@ -63,6 +64,8 @@ pub(super) struct Hand {
     known: Vec<Option<Known>>,
     notes: u64,
     actions: u64,
+    /// The route that the next transfer demands.
+    demand: Option<RouteId>,
     /// Planted: it does not wait for the next transfer, and so takes it for one that hangs.
     impatient: bool,
 }
@@ -86,7 +89,7 @@ impl Hand {
         seed: u64,
         backings: &mut Backings,
     ) -> anyhow::Result<Hand> {
-        let backing = backings.make(LOCAL_BYTES)?;
+        let backing = backings.make(LOCAL_BYTES, number % 2 == 1)?;
         let local = shared.engine.register(backing.clone(), Access::LOCAL)?;
         let random = Random::new(mix(seed ^ mix(shared.driver << 40 | shared.life << 8 | number)));
         Ok(Hand {
@@ -100,6 +103,7 @@ impl Hand {
             known: Vec::new(),
             notes: 0,
             actions: 0,
+            demand: None,
             impatient: false,
         })
     }
@@ -122,11 +126,18 @@ impl Hand {
             82..92 => Fate::Drop,
             _ => Fate::Retire,
         };
+        self.demand = match self.random.below(12) {
+            0 => Some(RouteId::SHM),
+            1 => Some(RouteId::PROCESS_VM),
+            2 => Some(RouteId::TCP),
+            _ => None,
+        };
         match self.random.below(100) {
             0..50 => self.read(target, fate),
             50..90 => self.write(target, fate),
             _ => self.notify(target),
         }
+        self.demand = None;
     }
 
     /// A read and a write at every target, repeated until they succeed; the targets that could not be reached.
@@ -358,6 +369,8 @@ impl Hand {
     ) -> Option<Receipt> {
         let deadline = Duration::from_millis(self.random.between(100, 2500));
         batch.deadline(deadline);
+        // The verdict on a write is read by any.
+        self.demand.take().map(|route| batch.route(route));
         let transfer = match self.shared.engine.submit(batch) {
             Ok(transfer) => transfer,
             Err(error) => {
@@ -403,6 +416,10 @@ impl Hand {
         };
         tally.transfers += 1;
         tally.requests += requests;
+        tally.tried_again += receipt.attempts.len() as u64;
+        for (route, bytes) in receipt.routes.iter().filter(|(_, bytes)| *bytes > 0) {
+            *tally.by_route.entry(route.name().to_string()).or_default() += bytes;
+        }
         match &receipt.error {
             None => {
                 tally.succeeded += 1;

@@ -95,7 +95,11 @@ impl fmt::Display for Ledger {
             row(&format!("  {kind}"), count.to_string())?;
         }
         row("requests in them", tally.requests.to_string())?;
+        row("  tried again", tally.tried_again.to_string())?;
         row("bytes moved", tally.bytes.to_string())?;
+        for (route, bytes) in &tally.by_route {
+            row(&format!("  {route}"), bytes.to_string())?;
+        }
         row("bytes compared by their receivers", tally.checked_bytes.to_string())?;
         row("given-up bytes watched", tally.guarded_bytes.to_string())?;
         row("notifications received", tally.notifications.to_string())?;

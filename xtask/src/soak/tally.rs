@@ -21,6 +21,12 @@ pub(super) struct Tally {
     pub(super) requests: u64,
     /// Bytes of transfers that succeeded.
     pub(super) bytes: u64,
+    /// Bytes in place by the route that moved them, also those of transfers that failed.
+    #[serde(default)]
+    pub(super) by_route: BTreeMap<String, u64>,
+    /// Tries of requests that failed and were followed by another.
+    #[serde(default)]
+    pub(super) tried_again: u64,
     /// Bytes that the receiving side compared.
     pub(super) checked_bytes: u64,
     /// Bytes of given-up memory that were found untouched.
@@ -77,6 +83,7 @@ impl Tally {
             (&mut self.succeeded, other.succeeded),
             (&mut self.requests, other.requests),
             (&mut self.bytes, other.bytes),
+            (&mut self.tried_again, other.tried_again),
             (&mut self.checked_bytes, other.checked_bytes),
             (&mut self.guarded_bytes, other.guarded_bytes),
             (&mut self.notifications, other.notifications),
@@ -91,7 +98,11 @@ impl Tally {
         ] {
             *sum += part;
         }
-        for (sums, parts) in [(&mut self.failed, &other.failed), (&mut self.refused, &other.refused)] {
+        for (sums, parts) in [
+            (&mut self.failed, &other.failed),
+            (&mut self.refused, &other.refused),
+            (&mut self.by_route, &other.by_route),
+        ] {
             parts.iter().for_each(|(kind, count)| *sums.entry(kind.clone()).or_default() += count);
         }
         other.problems.iter().for_each(|what| self.problem(what.clone()));

@@ -47,14 +47,16 @@ struct Target {
 }
 
 pub(super) fn run(args: &WorkerArgs) -> anyhow::Result<()> {
-    let mut config = config();
+    let mut config = config(args.number);
     config.listen = args.listen.or(config.listen);
     config.advertise = args.advertise.into_iter().collect();
     config.trust_network = args.netns_of.is_some();
     let engine = Engine::builder().config(config).start()?;
     let notifications = engine.notifications();
     let mut backings = Backings::default();
-    let backing = backings.make(TARGET_BYTES)?;
+    // Of those who are met on this host some have the one kind of memory and some the other, and change it with each life.
+    let external = (args.number as u64 / 2 + args.life) % 2 == 1;
+    let backing = backings.make(TARGET_BYTES, external)?;
     let seed = mix(args.seed ^ mix(args.number as u64) ^ mix(args.life << 20));
     let first = args.life << 32;
     let exposure = Mutex::new(offer(&engine, &backing, first, seed)?);

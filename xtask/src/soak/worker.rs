@@ -6,7 +6,7 @@ use super::{Plant, driver, netns, target};
 use anyhow::Context;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use orbit_te::{Backing, Config, HostBuffer, HostOptions};
+use orbit_te::{Backing, Config, HostBuffer, HostOptions, ShmConfig};
 use parking_lot::Mutex;
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
@@ -94,14 +94,19 @@ pub(super) fn report_tally(tally: &Arc<Mutex<Tally>>) {
     });
 }
 
-/// Settings by which a broken peer is found in a second or two.
-pub(super) fn config() -> Config {
+/// Settings by which a broken peer is found in a second or two. Every other worker of a kind takes no route but TCP.
+pub(super) fn config(number: usize) -> Config {
+    let shm = ShmConfig {
+        unreachable_after: Duration::from_secs(1),
+        reconnect_pause: (Duration::from_millis(5), Duration::from_millis(500)),
+        ..ShmConfig::default()
+    };
     let mut config = Config {
+        shm: Some(shm).filter(|_| number % 2 == 0),
         deadline: Duration::from_secs(3),
         control_timeout: Duration::from_secs(2),
         heartbeat: Duration::from_millis(500),
         // The faults are the network's: what goes past it would not meet them.
-        shm: None,
         ..Config::default()
     };
     config.tcp.connect_timeout = Duration::from_secs(1);
@@ -115,11 +120,16 @@ pub(super) fn config() -> Config {
 pub(super) struct Backings(Vec<Weak<Backing>>);
 
 impl Backings {
-    pub(super) fn make(&mut self, bytes: u64) -> anyhow::Result<Arc<Backing>> {
+    /// Memory of the engine's kind, which processes of this host may map, or somebody's own.
+    pub(super) fn make(&mut self, bytes: u64, external: bool) -> anyhow::Result<Arc<Backing>> {
         // Resident from the beginning, so that growth is growth.
-        let options = HostOptions { prefault_threads: 1, ..HostOptions::default() };
-        let buffer = HostBuffer::with_options(usize::try_from(bytes)?, options)?;
-        let backing = Arc::new(buffer.into_backing());
+        let bytes = usize::try_from(bytes)?;
+        let backing = Arc::new(if external {
+            Backing::from_vec(vec![0xff; bytes])?
+        } else {
+            let options = HostOptions { prefault_threads: 1, ..HostOptions::default() };
+            HostBuffer::with_options(bytes, options)?.into_backing()
+        });
         self.0.push(Arc::downgrade(&backing));
         Ok(backing)
     }

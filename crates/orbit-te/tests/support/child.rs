@@ -3,26 +3,44 @@
 
 use super::namespace::{self, Cable, Ends};
 use nix::sys::signal::Signal;
-use orbit_te::{Access, Backing, Config, Engine, HostBuffer, Segment};
+use orbit_te::{Access, Backing, Config, Engine, HostBuffer, Segment, ShmConfig, SocketFolder};
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const BYTES: &str = "ORBIT_TE_TEST_CHILD_BYTES";
 const OPEN: &str = "ORBIT_TE_TEST_CHILD_OPEN";
 const LISTEN: &str = "ORBIT_TE_TEST_CHILD_LISTEN";
+const FOLDER: &str = "ORBIT_TE_TEST_CHILD_FOLDER";
+const REPORT: &str = "ORBIT_TE_TEST_CHILD_REPORT";
+/// A network and processes of its own; what is in it ends with it.
+const APART: [&str; 4] = ["--net", "--pid", "--fork", "--kill-child"];
 
 /// The child's side: exposes so many bytes as `pool` until its standard input ends.
 pub fn run() {
+    let folder = std::env::var(FOLDER).map(|folder| match folder.as_str() {
+        "" => SocketFolder::None,
+        folder => SocketFolder::At(folder.into()),
+    });
+    let shm = Some(ShmConfig { folder: folder.unwrap_or_default(), ..ShmConfig::default() });
     if let Ok(address) = std::env::var(OPEN) {
-        let engine = Engine::builder().no_listen().start().unwrap();
+        let engine = Engine::builder().no_listen().shm(shm).start().unwrap();
+        if std::env::var(REPORT).is_ok() {
+            let said = ["pool", "own"].map(|name| {
+                let segment = engine.open(&format!("{address}/{name}")).wait(super::SOON).unwrap();
+                super::report(&engine, &segment)
+            });
+            println!("\ntoken {}", said.join("; "));
+            std::process::exit(0);
+        }
         let _segment = engine.open(&address).wait(super::SOON).unwrap();
         println!("\ntoken of another");
         let _ = std::io::stdin().read(&mut [0; 1]);
         std::process::exit(0);
     }
     let Ok(bytes) = std::env::var(BYTES) else { return };
-    let mut config = Config::default();
+    let mut config = Config { shm, ..Config::default() };
     if let Ok(at) = std::env::var(LISTEN) {
         config.listen = Some(at.parse().unwrap());
         // A namespace of the tests' own is trusted.
@@ -68,6 +86,25 @@ impl Target {
         let settings = [(BYTES, bytes.to_string()), (LISTEN, format!("{}:0", ends.inner))];
         let (child, cable) = namespace::start(&Target::command(settings), &ends)?;
         Ok((Target::started(child), cable))
+    }
+
+    /// A target in a network and among processes of its own, met in this folder, or why there can be none here.
+    pub fn start_apart(bytes: usize, folder: Option<&Path>) -> Result<(Target, Cable), String> {
+        let ends = Ends::new();
+        let folder = folder.map_or("", |folder| folder.to_str().unwrap()).to_string();
+        let listen = (LISTEN, format!("{}:0", ends.inner));
+        let settings = [(BYTES, bytes.to_string()), listen, (FOLDER, folder)];
+        let (child, cable) = namespace::start_in(&Target::command(settings), &ends, &APART)?;
+        Ok((Target::started(child), cable))
+    }
+
+    /// A process apart that moves bytes to and from `pool` and `own` of whoever listens at this port, and what it reports.
+    pub fn opener_apart(port: u16) -> Result<String, String> {
+        let ends = Ends::new();
+        let at = (OPEN, format!("{}:{port}", ends.outer));
+        let settings = [at, (REPORT, "yes".to_string()), (FOLDER, String::new())];
+        let (child, _cable) = namespace::start_in(&Target::command(settings), &ends, &APART)?;
+        Ok(Target::started(child).token.clone())
     }
 
     fn spawn(settings: impl IntoIterator<Item = (&'static str, String)>) -> Target {

@@ -9,7 +9,8 @@ pub mod namespace;
 pub mod proxy;
 pub mod raw;
 
-use orbit_te::{Access, Config, Engine, HostBuffer, Region, Segment};
+use orbit_te::route::{Reason, RouteId};
+use orbit_te::{Access, Config, Engine, HostBuffer, OpKind, Receipt, Region, Segment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -83,6 +84,24 @@ pub fn contents(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; region.len() as usize];
     region.read_at(0, &mut bytes).unwrap();
     bytes
+}
+
+/// Moves all bytes of a segment both ways, compares them, and says over which route they went, and why not by mapped memory and by the
+/// kernel's copies.
+pub fn report(engine: &Engine, segment: &Segment) -> String {
+    let bytes = pattern_bytes(segment.len(), 0, segment.len() as usize);
+    let there = region(engine, &bytes, Access::LOCAL);
+    let back = region(engine, &vec![0; bytes.len()], Access::LOCAL);
+    let plan = segment.explain(OpKind::Read, segment.len(), None).wait(SOON).unwrap();
+    let why = |route| plan.others.of(route).map_or("taken", Reason::name);
+    let why = (why(RouteId::SHM), why(RouteId::PROCESS_VM));
+    let wrote = segment.write_and_wait(0, &there.whole()).unwrap().unwrap();
+    let read = segment.read_and_wait(0, &back.whole()).unwrap().unwrap();
+    assert!(contents(&back) == bytes, "wrong bytes");
+    assert_eq!(wrote.attempts.len() + read.attempts.len(), 0);
+    let route = |receipt: &Receipt| receipt.route.unwrap().name();
+    let (wrote, read) = (route(&wrote), route(&read));
+    format!("{} {wrote} {read}, shm {}, process_vm {}", segment.name(), why.0, why.1)
 }
 
 /// An engine that exposes a region as `pool`, and one that has opened it.

@@ -9,7 +9,7 @@ const WAITS: &str = "echo ready; read line; exec \"$0\" \"$@\"";
 
 /// The two ends of a cable, in a network that no other test of this machine uses now, but for a chance that can be neglected.
 pub struct Ends {
-    outer: String,
+    pub outer: String,
     pub inner: String,
 }
 
@@ -31,9 +31,14 @@ pub struct Cable {
 
 /// Wraps a command, which has pipes for input and output, so that it runs in a namespace of its own behind a cable.
 pub fn start(program: &Command, ends: &Ends) -> Result<(Child, Cable), String> {
+    start_in(program, ends, &["--net"])
+}
+
+/// The same in the namespaces of these options of `unshare`, that of the network among them.
+pub fn start_in(program: &Command, ends: &Ends, namespaces: &[&str]) -> Result<(Child, Cable), String> {
     run(Command::new("ip").args(["link", "show"]))?;
     let mut wrapped = Command::new("unshare");
-    wrapped.args(["--net", "sh", "-c", WAITS]).arg(program.get_program()).args(program.get_args());
+    wrapped.args(namespaces).args(["sh", "-c", WAITS]).arg(program.get_program()).args(program.get_args());
     wrapped.envs(program.get_envs().filter_map(|(key, value)| Some((key, value?))));
     wrapped.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = wrapped.spawn().map_err(|e| format!("no `unshare`: {e}"))?;

@@ -1,4 +1,5 @@
-//! A middle-man between an engine and a target: counts connections, lets only so many through, and can be slow.
+//! A middle-man between an engine and a target: counts connections, lets only so many through, can be slow, cut lanes, and hold back what is
+//! sent on them.
 
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io::{Read, Write};
@@ -23,6 +24,8 @@ struct State {
     others: Others,
     slow: AtomicBool,
     stop: AtomicBool,
+    /// What is sent to the target on connections with a number from 1 to below this one is held back.
+    held_below: AtomicUsize,
     all: Mutex<Vec<TcpStream>>,
 }
 
@@ -44,6 +47,7 @@ impl Proxy {
             others,
             slow: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            held_below: AtomicUsize::new(0),
             all: Mutex::default(),
         });
         let shared = state.clone();
@@ -62,11 +66,13 @@ impl Proxy {
                     continue;
                 }
                 let Ok(far) = TcpStream::connect(target) else { continue };
-                shared.through.fetch_add(1, Ordering::AcqRel);
-                for (from, to) in [(&near, &far), (&far, &near)] {
+                let number = shared.through.fetch_add(1, Ordering::AcqRel);
+                for (from, to, towards) in [(&near, &far, true), (&far, &near, false)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     let state = shared.clone();
-                    std::thread::spawn(move || copy(&from, &to, &state));
+                    // The first connection is the control link.
+                    let lane = Some(number).filter(|number| towards && *number > 0);
+                    std::thread::spawn(move || copy(&from, &to, lane, &state));
                 }
                 shared.all.lock().unwrap().extend([near, far]);
             }
@@ -81,6 +87,23 @@ impl Proxy {
 
     pub fn let_through(&self, connections: usize) {
         self.state.let_through.store(connections, Ordering::Release);
+    }
+
+    /// Holds back what is sent to the target on the lanes that stand now, or lets it go; later lanes are not concerned.
+    pub fn hold(&self, yes: bool) {
+        let below = if yes { self.state.through.load(Ordering::Acquire) } else { 0 };
+        self.state.held_below.store(below, Ordering::Release);
+    }
+
+    /// Cuts all lanes at the initiator's side, or at both; the control link stands. The others must all be let through.
+    pub fn cut_lanes(&self, target_too: bool) {
+        let all = self.state.all.lock().unwrap();
+        for (number, stream) in all.iter().enumerate().skip(2) {
+            // They stand in pairs, the near one first.
+            if number % 2 == 0 || target_too {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
     }
 
     /// Whether bytes trickle from now on: each way of each connection, some hundred kilobytes a second.
@@ -99,12 +122,15 @@ impl Drop for Proxy {
     }
 }
 
-fn copy(mut from: &TcpStream, mut to: &TcpStream, state: &State) {
+fn copy(mut from: &TcpStream, mut to: &TcpStream, lane: Option<usize>, state: &State) {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let slow = state.slow.load(Ordering::Acquire);
         let most = if slow { 1 << 10 } else { buffer.len() };
         let Ok(n @ 1..) = from.read(&mut buffer[..most]) else { break };
+        while lane.is_some_and(|number| number < state.held_below.load(Ordering::Acquire)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if to.write_all(&buffer[..n]).is_err() {
             break;
         }
