@@ -124,8 +124,12 @@ impl Router {
     /// # Safety
     /// As [`Transport::notify`].
     pub(crate) unsafe fn notify(&mut self, notice: &Notice, now: Instant) -> bool {
+        let base = self.base();
         // SAFETY: the caller's promise.
-        unsafe { self.base().transport.notify(notice, now) }
+        let taken = unsafe { base.transport.notify(notice, now) };
+        // Under way like an op, so that its answer is looked for at once.
+        base.under_way += usize::from(taken);
+        taken
     }
 
     /// Gives up the op or ops of these tokens, and notifications likewise, as [`Transport::cancel`].
@@ -215,6 +219,7 @@ impl Router {
     fn completed(&mut self, at: usize, completion: Completion, now: Instant) {
         let token = completion.token;
         if is_notification(token) {
+            self.routes[at].under_way = self.routes[at].under_way.saturating_sub(1);
             return self.done.push_back(Done {
                 completion,
                 route: None,
