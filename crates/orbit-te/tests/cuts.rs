@@ -11,7 +11,8 @@ use nix::sys::socket::{
 };
 use orbit_te::route::{Policy, RouteId};
 use orbit_te::{
-    Access, Batch, Config, Engine, ErrorClass, OpKind, Receipt, Region, Segment, ShmConfig, Transfer,
+    Access, Batch, Config, Engine, ErrorClass, OpErrorCode, OpKind, Receipt, Region, Segment, ShmConfig,
+    Transfer,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +52,8 @@ fn cut_same_host() -> usize {
 struct Met {
     engine: Engine,
     segment: Segment,
+    /// The same memory under a name for which a rule may leave out TCP.
+    here: Segment,
     remote: Region,
     proxy: Proxy,
     _target: Engine,
@@ -60,16 +63,18 @@ fn meet(length: usize, pause: Duration, policy: &str) -> Met {
     let target = Engine::builder().start().unwrap();
     let remote = region(&target, &vec![0; length], Access::SHARED);
     target.expose("pool", &remote).unwrap();
+    target.expose("here", &remote).unwrap();
     let proxy = Proxy::start(target.address().unwrap(), usize::MAX, Others::Held);
     let shm = ShmConfig { reconnect_pause: (pause, pause), ..ShmConfig::default() };
     let policy = Arc::new(Policy::parse(policy).unwrap());
     let mut config = Config { listen: None, shm: Some(shm), policy, ..Config::default() };
     config.tcp.reconnect_pause = (Duration::from_millis(5), Duration::from_millis(20));
     let engine = Engine::builder().config(config).start().unwrap();
-    let segment = engine.open(&format!("{}/pool", proxy.at)).wait(SOON).unwrap();
+    let open = |name| engine.open(&format!("{}/{name}", proxy.at)).wait(SOON).unwrap();
+    let (segment, here): (Segment, Segment) = (open("pool"), open("here"));
     assert!(segment.same_host());
     segment.warm(SOON).wait().unwrap();
-    Met { engine, segment, remote, proxy, _target: target }
+    Met { engine, segment, here, remote, proxy, _target: target }
 }
 
 impl Met {
@@ -99,15 +104,15 @@ fn bytes_of(seed: u64) -> &'static [u8] {
     &pattern[from as usize..(from + BATCH) as usize]
 }
 
-fn submit(met: &Met, kind: OpKind, at: u64, seed: u64) -> Under {
+fn submit(met: &Met, segment: &Segment, kind: OpKind, at: u64, seed: u64) -> Under {
     let bytes = bytes_of(seed);
     let local = region(&met.engine, &vec![0; BATCH as usize], Access::LOCAL);
     let mut batch = Batch::new();
     for piece in 0..PIECES {
         let slice = local.slice(piece * PIECE, PIECE).unwrap();
         match kind {
-            OpKind::Write => batch.write(&met.segment, at + piece * PIECE, &slice),
-            OpKind::Read => batch.read(&met.segment, at + piece * PIECE, &slice),
+            OpKind::Write => batch.write(segment, at + piece * PIECE, &slice),
+            OpKind::Read => batch.read(segment, at + piece * PIECE, &slice),
         };
     }
     match kind {
@@ -138,7 +143,8 @@ fn end(met: &Met, under: &Under, most: usize) -> Receipt {
         }
         Some(error) => {
             let code = error.op_error().unwrap_or_else(|| panic!("{error:?}")).code;
-            assert_eq!(code.class(), ErrorClass::Link, "{error}");
+            // Or both routes that it may take were down when it came.
+            assert!(code.class() == ErrorClass::Link || code == OpErrorCode::NoRoute, "{error}");
         }
     }
     assert_eq!(under.local.leases(), 0);
@@ -152,7 +158,9 @@ fn connections_are_cut_again_and_again() {
     let _dog = watchdog("connections_are_cut_again_and_again", Duration::from_secs(120));
     const SLOTS: u64 = 8;
     let check = |attempts: usize, lanes_too: bool| {
-        let policy = format!("attempts = {attempts}\nrest_ms = 1\nmax_rest_ms = 2\n");
+        // TCP may turn out to be the fastest while the others are cut all the time; half of the requests may not take it.
+        let rule = "[[rule]]\nname = \"here\"\nsegment = \"here\"\nroutes = [\"shm\", \"process_vm\"]\n";
+        let policy = format!("attempts = {attempts}\nrest_ms = 1\nmax_rest_ms = 2\n{rule}");
         let met = meet((SLOTS * BATCH) as usize, Duration::from_millis(2), &policy);
         let stop = AtomicBool::new(false);
         let (mut good, mut failed, mut tried_again, mut by) = (0, 0, 0, [0u64; 8]);
@@ -172,9 +180,10 @@ fn connections_are_cut_again_and_again() {
             let mut round = 0;
             while Instant::now() < until {
                 round += 1;
+                let segment = |slot| if slot % 4 < 2 { &met.segment } else { &met.here };
                 let kind = |slot| if slot % 2 == 0 { OpKind::Write } else { OpKind::Read };
                 let all: Vec<_> = (0..SLOTS)
-                    .map(|slot| submit(&met, kind(slot), slot * BATCH, round * 100 + slot))
+                    .map(|slot| submit(&met, segment(slot), kind(slot), slot * BATCH, round * 100 + slot))
                     .collect();
                 for under in &all {
                     let receipt = end(&met, under, attempts);
@@ -209,7 +218,7 @@ fn connections_are_cut_again_and_again() {
         eventually("the routes are back", SOON, || met.can(SHM));
         let mut after = Vec::new();
         eventually("a transfer succeeds", SOON, || {
-            after.push(submit(&met, OpKind::Write, 0, 5));
+            after.push(submit(&met, &met.segment, OpKind::Write, 0, 5));
             end(&met, after.last().unwrap(), attempts).error.is_none()
         });
     };
@@ -281,7 +290,7 @@ fn a_demanded_route_that_is_cut() {
     });
     let begun = Instant::now();
     let error = write().wait().unwrap_err();
-    assert_eq!(error.op_code(), Some(orbit_te::OpErrorCode::NoRoute), "{error}");
+    assert_eq!(error.op_code(), Some(OpErrorCode::NoRoute), "{error}");
     assert!(error.to_string().contains("shm") && error.to_string().contains("down"), "{error}");
     assert!(begun.elapsed() < Duration::from_millis(300));
     // Others go on meanwhile.
