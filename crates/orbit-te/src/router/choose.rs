@@ -101,6 +101,11 @@ impl Router {
             now,
         };
         let base = routes.len() - 1;
+        // The copies of both are made by the worker's own thread: what is under way on one of them goes before an op on the other.
+        let copied = |route: RouteId| matches!(route, RouteId::SHM | RouteId::PROCESS_VM);
+        let here = |at: usize| legs.get(at).and_then(Option::as_ref).map_or(0, |leg| leg.load_bytes);
+        let copies =
+            routes.iter().enumerate().filter(|(_, route)| copied(route.id)).map(|(at, _)| here(at)).sum();
         let mut states = [None; MAX_ROUTES];
         for (at, route) in routes.iter().enumerate().take(MAX_ROUTES) {
             let leg = legs.get(at).and_then(Option::as_ref);
@@ -123,7 +128,7 @@ impl Router {
                 caps: route.caps,
                 rates: leg.map_or(&*unmeasured, |leg| &leg.rates),
                 resting_until: leg.and_then(|leg| leg.health.resting_until(now)),
-                load_bytes: leg.map_or(0, |leg| leg.load_bytes),
+                load_bytes: if copied(route.id) { copies } else { here(at) },
             });
         }
         let count = routes.len().min(MAX_ROUTES);
