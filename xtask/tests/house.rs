@@ -21,6 +21,7 @@ const UNSAFE: &[(&str, &str)] = &[
         "crates/orbit-te-sim/src/watch.rs",
         "hands on the promises of the transport contract, or breaks them on purpose",
     ),
+    ("crates/orbit-te-shm/src/copier.rs", "hands on copies under the promises of whoever asks for them"),
     (
         "crates/orbit-te-shm/src/mover.rs",
         "copies between leased regions and peers' memory, behind their gates",

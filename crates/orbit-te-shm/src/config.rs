@@ -24,12 +24,16 @@ pub struct ShmConfig {
     pub folder: SocketFolder,
     /// Users beside this process's own whose processes are let in, by number. Default none.
     pub users: Vec<u32>,
-    /// Whether a peer may map a region that is a part of its buffer: it then gets the pages of all of the buffer. Default no; such regions
-    /// are reached in another way.
+    /// Whether a peer may map memory although it then sees more than its right gives it: the rest of the buffer of which a region is a part,
+    /// and the bytes of a region that it may only write. Default no; such regions are reached in another way.
     pub share_parts: bool,
     /// Copies are made in steps of this size: between two of them the region can be withdrawn, the op be cancelled, and more urgent ones
     /// go first. Default 1 MiB.
     pub chunk_bytes: u64,
+    /// Threads that help a transport with copies of 4 MiB and more, where that is found to be faster; each sleeps otherwise. A copy past
+    /// the caches by one thread reaches some 15 GB/s, far less than the memory of a large host gives. Each worker has its own. Default: one for every four
+    /// CPUs, at most 3.
+    pub copy_threads: usize,
     /// Ops held at once. Each costs about 200 bytes. Default 4,096.
     pub max_ops: u32,
     /// Links held at once. Default 1,024.
@@ -52,6 +56,7 @@ impl Default for ShmConfig {
             users: Vec::new(),
             share_parts: false,
             chunk_bytes: 1024 * 1024,
+            copy_threads: std::thread::available_parallelism().map_or(0, |cpus| (cpus.get() / 4).min(3)),
             max_ops: 4096,
             max_links: 1024,
             regions: 512,

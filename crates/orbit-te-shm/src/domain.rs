@@ -1,7 +1,7 @@
 //! Memory for processes of one host. Rule: any host memory will do, as it is; the descriptor says whether a peer can be let in, so that
 //! nobody has to ask in vain.
 
-use orbit_te_memory::{Domain, KindSet, LocalKey, MemoryError, Region, RemoteKey};
+use orbit_te_memory::{Access, Domain, KindSet, LocalKey, MemoryError, Region, RemoteKey};
 use orbit_te_wire::RegionDescriptor;
 use orbit_te_wire::same_host::{NoEntry, Way};
 
@@ -14,6 +14,8 @@ pub enum Obstacle {
     NotShareable,
     /// The region is a part of its buffer ([`NoEntry::PartOfBuffer`]).
     PartOfBuffer,
+    /// Peers may write the region and not read it: whoever maps it could do both.
+    WriteOnly,
 }
 
 /// The [`Domain`] of one way to reach memory on the same host.
@@ -33,7 +35,8 @@ impl ShmDomain {
     pub fn obstacle(&self, descriptor: &RegionDescriptor) -> Option<Obstacle> {
         match descriptor.key(self.name()) {
             Some(bytes) if bytes.len() == KEY_BYTES => match bytes[8] {
-                OPEN => None,
+                OPEN if self.way == Way::Mapping && !may_map(descriptor.access) => Some(Obstacle::WriteOnly),
+                OPEN | MORE => None,
                 PART => Some(Obstacle::PartOfBuffer),
                 _ => Some(Obstacle::NotShareable),
             },
@@ -47,6 +50,8 @@ const KEY_BYTES: usize = 9;
 const OPEN: u8 = 0;
 const OWN: u8 = 1;
 const PART: u8 = 2;
+/// Open also to those who would see more by it than their rights give them.
+const MORE: u8 = 3;
 
 /// The name of a way, in routes and keys.
 pub(crate) const fn name(way: Way) -> &'static str {
@@ -54,6 +59,11 @@ pub(crate) const fn name(way: Way) -> &'static str {
         Way::Mapping => "shm",
         Way::Kernel => "process_vm",
     }
+}
+
+/// Whether whoever has these rights may be given the file: he can read all that he maps.
+pub(crate) fn may_map(access: Access) -> bool {
+    access.contains(Access::REMOTE_READ)
 }
 
 /// Why a peer can't be let in to a region in this way.
@@ -87,6 +97,7 @@ impl Domain for ShmDomain {
     fn remote_key(&self, region: &Region, key: u64) -> Vec<u8> {
         let mut bytes = key.to_le_bytes().to_vec();
         bytes.push(match no_entry(region, self.way, self.share_parts) {
+            None if self.share_parts => MORE,
             None => OPEN,
             Some(NoEntry::PartOfBuffer) => PART,
             Some(_) => OWN,

@@ -5,7 +5,7 @@
 //! of this side.
 
 use crate::config::ShmConfig;
-use crate::domain::no_entry;
+use crate::domain::{may_map, no_entry};
 use crate::places::{Listening, listen};
 use crate::sys::{Gates, Received, Socket, is_alive};
 use arc_swap::ArcSwap;
@@ -378,6 +378,9 @@ impl Door {
             Some(grant) => (grant.access(), grant.expires_in(now)),
             None => (lease.region().access(), None),
         };
+        if guest.way == Way::Mapping && !self.config.share_parts && !may_map(access) {
+            return Err(NoEntry::admission(orbit_te_wire::Status::AccessDenied));
+        }
         let region = lease.region().clone();
         let (begin, file) = match guest.way {
             Way::Kernel => (address(&region), None),

@@ -80,7 +80,11 @@ impl Link {
         }
         let SameHostAddress { session, ask, .. } = self.address;
         let knock = SameHost::Knock { version: VERSION, session, ask, way };
-        socket.send(&knock.encode()?, None).map_err(io)?;
+        match socket.send(&knock.encode()?, None) {
+            // It has turned this process away already, and its words are still to be heard.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {}
+            sent => sent.map_err(io)?,
+        }
         self.state = State::Knocked { socket, due: now + config.answer_timeout };
         Ok(())
     }

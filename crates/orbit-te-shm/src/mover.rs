@@ -6,7 +6,7 @@
 use crate::copier::Copier;
 use crate::entry::Open;
 use crate::ops::OpState;
-use crate::sys::{self, Direction, Gate, MOST_RANGES, Process};
+use crate::sys::{Direction, Gate, MOST_RANGES, Process};
 use orbit_te_memory::{Access, LocalKey};
 use orbit_te_transport::{OpError, OpErrorCode, OpKind};
 use orbit_te_wire::check_pieces;
@@ -131,12 +131,12 @@ fn directly(state: &mut OpState, open: &mut Open, copier: &mut Copier, most: u64
         // inside of the window, whose file can't be cut short, and which the rights that were checked let be written. The gate was passed,
         // so the owner does not use it for anything else. Both are of different mappings: the owner's range is not among those that the
         // submitter may name as his own, unless both are one process's, where overlapping is the caller's mixture to have.
-        copier.copy(length as usize, |method| unsafe {
+        unsafe {
             match kind {
-                OpKind::Write => sys::copy(there, here, length as usize, method),
-                OpKind::Read => sys::copy(here, there, length as usize, method),
+                OpKind::Write => copier.copy(there, here, length as usize),
+                OpKind::Read => copier.copy(here, there, length as usize),
             }
-        });
+        }
         advance(state, length, of_piece);
         left -= length;
     }

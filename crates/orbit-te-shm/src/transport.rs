@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::config::ShmConfig;
-use crate::copier::Copier;
+use crate::copier::{Copier, SHARED_BYTES};
 use crate::domain::name;
 use crate::entry::{Entry, Shown, shown};
 use crate::link::{Link, State};
@@ -73,7 +73,8 @@ impl ShmTransport {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io)?;
         Ok(ShmTransport {
             ops: OpTable::new(config.max_ops),
-            copier: Copier::new(),
+            // The kernel copies by the calling thread alone.
+            copier: Copier::new(if way == Way::Mapping { config.copy_threads } else { 0 }),
             ready: PriorityQueue::with_capacity(config.max_ops as usize),
             room: Vec::new(),
             config,
@@ -167,7 +168,7 @@ impl ShmTransport {
 
     /// Copies one step of an op; how many bytes.
     fn step(&mut self, slot: OpSlot, most: u64, now: Instant) -> u64 {
-        let most = most.min(self.config.chunk_bytes);
+        let mut most = most.min(self.config.chunk_bytes);
         let Some(state) = self.ops.get_mut(slot) else {
             // It has ended since, by a cancel or with its link.
             self.ready.pop();
@@ -191,6 +192,10 @@ impl ShmTransport {
             return 0;
         };
         let before = state.moved;
+        if self.copier.has_helpers() && state.op.local.length - before >= SHARED_BYTES as u64 {
+            // Worth it only for much at a time, which then takes no longer than a step of one thread.
+            most = most.max(SHARED_BYTES as u64);
+        }
         let (step, closed) = mover::step(state, open, gate, up.process.as_ref(), &mut self.copier, most);
         let moved = state.moved - before;
         match step {

@@ -116,7 +116,7 @@ mod mapping {
     use super::*;
 
     fn pair() -> ShmPair {
-        ShmPair::new(Way::Mapping, patient())
+        ShmPair::new(Way::Mapping, ShmConfig { copy_threads: 2, ..patient() })
     }
 
     orbit_te_transport::conformance_tests!(pair);

@@ -11,6 +11,8 @@ use std::fmt::Debug;
 use std::path::Path;
 
 const KEY: u64 = 0x1122_3344_5566_7788;
+/// The features of the first implementation: vectors stay as they are when others are added.
+const FIRST: Features = Features::NOTIFICATIONS.union(Features::LANE_FENCE);
 const PEER: PeerId = PeerId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
 const OTHER_PEER: PeerId = PeerId(0xffee_ddcc_bbaa_9988_7766_5544_3322_1100);
 const INCARNATION: Incarnation = Incarnation(0x0123_4567_89ab_cdef);
@@ -86,7 +88,7 @@ fn hellos() -> Vec<Row<Hello>> {
         role: Role::Control,
         peer: PEER,
         incarnation: INCARNATION,
-        features: Features::OURS,
+        features: FIRST,
         limits: Limits::default(),
         auth: AuthSlot::default(),
     };
@@ -128,7 +130,7 @@ fn replies() -> Vec<Row<HelloReply>> {
         peer: OTHER_PEER,
         incarnation: Incarnation(0xfedc_ba98_7654_3210),
         session: SESSION,
-        features: Features::OURS,
+        features: FIRST,
         limits: Limits::default(),
         auth: AuthSlot::default(),
     };

@@ -106,7 +106,8 @@ fn features_are_those_of_both() {
     check(0, Features::empty());
     check(1, Features::NOTIFICATIONS);
     check(2, Features::LANE_FENCE);
-    check(3, Features::OURS);
+    check(3, Features::NOTIFICATIONS | Features::LANE_FENCE);
+    check(7, Features::OURS);
     check(u64::MAX, Features::OURS);
     check(1 << 63, Features::empty());
 }

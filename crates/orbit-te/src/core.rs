@@ -188,6 +188,15 @@ impl Core {
         self.hand_over(now) | self.announcer.hand_over(&mut self.router, now) | any
     }
 
+    /// As [`Core::feed`], and takes the ends of what was done at once.
+    pub(crate) fn feed_and_settle(&mut self, ring: &ArrayQueue<Command>, now: Instant) -> bool {
+        let any = self.feed(ring, now);
+        if self.router.has_done() {
+            self.step(ring, now);
+        }
+        any
+    }
+
     /// One step; whether anything happened.
     pub(crate) fn step(&mut self, ring: &ArrayQueue<Command>, now: Instant) -> bool {
         let mut any = !ring.is_empty() && self.feed(ring, now);

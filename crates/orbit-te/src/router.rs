@@ -82,6 +82,8 @@ struct Route {
     id: RouteId,
     caps: Caps,
     transport: Box<dyn Transport>,
+    /// Whether bytes are moved by the calls to the transport, and not meanwhile.
+    is_own_work: bool,
     under_way: usize,
     looked: Instant,
     /// Whom to tell when a link of this one is up, or is not to be had.
@@ -94,6 +96,7 @@ impl Route {
         Route {
             id: RouteId::named(can.name).unwrap_or(RouteId::TCP),
             caps: Caps::of(&can, KindSet::HOST),
+            is_own_work: !can.needs_target_cpu,
             transport,
             under_way: 0,
             looked: now,
@@ -122,6 +125,8 @@ pub(crate) struct Router {
     /// Kept for their memory.
     ops: Vec<Op>,
     progress: Progress,
+    /// Of the base, until they are asked for.
+    events: Vec<Event>,
 }
 
 impl Router {
@@ -164,6 +169,7 @@ impl Router {
             counts,
             ops: Vec::with_capacity(64),
             progress: Progress::with_capacity(BUDGET),
+            events: Vec::new(),
         })
     }
 
@@ -183,6 +189,7 @@ impl Router {
             counts: Arc::default(),
             ops: Vec::new(),
             progress: Progress::default(),
+            events: Vec::new(),
         }
     }
 
@@ -235,7 +242,8 @@ impl Router {
         }
         let mut legs = Legs::new(link, self.routes.len());
         // Ops may be submitted to it before it is up, and wait for it: to whom nothing else leads, it is as good as up.
-        let base = Leg { down: None, ..Leg::new(self.base().id, link, false, self.policy.settings(), now) };
+        let mut base = Leg::new(self.base().id, link, false, self.policy.settings(), now);
+        base.down = None;
         if let Some(place) = legs.legs.last_mut() {
             *place = Some(base);
         }
@@ -281,6 +289,11 @@ impl Router {
         if let Some(legs) = self.peer(link) {
             legs.learn(key, reach);
         }
+    }
+
+    /// Whether ends wait to be asked for.
+    pub(crate) fn has_done(&self) -> bool {
+        !self.done.is_empty()
     }
 
     /// How to wait for more.

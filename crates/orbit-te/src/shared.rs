@@ -373,6 +373,7 @@ impl Shared {
             Obstacle::NotOffered => Reason::NotOffered,
             Obstacle::NotShareable => Reason::NotShared,
             Obstacle::PartOfBuffer => Reason::PartOfBuffer,
+            Obstacle::WriteOnly => Reason::WriteOnly,
         })
     }
 }

@@ -131,7 +131,7 @@ impl Worker {
         let core = self.handover.push(command)?;
         let now = clock::now();
         if let Some(mut core) = core {
-            self.guarded(&mut core, true, |core| core.feed(self.handover.ring(), now));
+            self.guarded(&mut core, true, |core| core.feed_and_settle(self.handover.ring(), now));
             self.let_go(core);
         }
         // A caller in the middle of many waits will be back at once; otherwise the worker's thread is called for this.

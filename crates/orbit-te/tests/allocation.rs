@@ -5,6 +5,7 @@
 
 mod support;
 
+use orbit_te::route::RouteId;
 use orbit_te::{Access, Batch};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -85,6 +86,16 @@ fn counts() -> (u64, u64) {
 
 /// Allocations (serving, others) of submitting a prepared batch of so many pieces and waiting for it.
 fn cost(pair: &Pair, local: &orbit_te::Region, pieces: u64, size: u64) -> (u64, u64) {
+    cost_by(pair, local, None, pieces, size)
+}
+
+fn cost_by(
+    pair: &Pair,
+    local: &orbit_te::Region,
+    route: Option<RouteId>,
+    pieces: u64,
+    size: u64,
+) -> (u64, u64) {
     let mut batch = Batch::with_capacity(pieces as usize);
     for k in 0..pieces {
         let slice = local.slice(k * size, size).unwrap();
@@ -93,6 +104,7 @@ fn cost(pair: &Pair, local: &orbit_te::Region, pieces: u64, size: u64) -> (u64, 
             _ => batch.read(&pair.segment, k * size, &slice),
         };
     }
+    route.map(|route| batch.route(route));
     let before = counts();
     pair.engine.submit(batch).unwrap().wait().unwrap();
     let after = counts();
@@ -141,4 +153,31 @@ fn nothing_is_allocated_per_part() {
     println!("allocations (serving, others): 64 bytes {small:?}, 16 MiB {large:?}");
     assert!(large.1 <= small.1 + 4, "16 MiB allocate {} times, 64 bytes {} times", large.1, small.1);
     assert_eq!((small.0, large.0), (0, 0), "serving allocates");
+}
+
+/// A thousand small transfers by each route cost no more than the transfers themselves do: the transports and the choice among them allocate
+/// nothing.
+#[test]
+fn nothing_is_allocated_by_a_route() {
+    let _dog = watchdog("nothing_is_allocated_by_a_route", Duration::from_secs(60));
+    let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let pair = pair(64 << 10);
+    let local = region(&pair.engine, &vec![5; 64 << 10], Access::LOCAL);
+    let routes = [None, Some(RouteId::SHM), Some(RouteId::PROCESS_VM), Some(RouteId::TCP)];
+    for route in routes {
+        for _ in 0..200 {
+            cost_by(&pair, &local, route, 2, 64);
+        }
+        let all: Vec<_> = (0..1000).map(|_| cost_by(&pair, &local, route, 2, 64)).collect();
+        let (serving, others) = all.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        println!(
+            "{route:?}: 1,000 transfers allocate {serving} times where they are served, {others} elsewhere"
+        );
+        assert_eq!(serving, 0, "{route:?}");
+        assert!(others <= 12 * 1000, "{route:?}: {others}");
+        // A large part of them costs the same, so it is the transfer's own.
+        let least = all.iter().map(|one| one.1).min().unwrap();
+        let usual = all.iter().filter(|one| one.1 <= least + 1).count();
+        assert!(usual > 900, "{route:?}: only {usual} of 1,000 cost {least}");
+    }
 }

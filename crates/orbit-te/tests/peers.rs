@@ -187,7 +187,7 @@ fn a_killed_target_and_notifications() {
 fn a_silent_target_is_given_up() {
     let _dog = watchdog("a_silent_target_is_given_up", Duration::from_secs(60));
     let heartbeat = Duration::from_millis(200);
-    let config = Config { listen: None, heartbeat, ..Config::default() };
+    let config = Config { listen: None, heartbeat, shm: None, ..Config::default() };
     let engine = Engine::builder().config(config).start().unwrap();
     let target = Target::start(SIZE);
     let segment = target.open(&engine);

@@ -1,18 +1,19 @@
 //! A block that is taken back and used again while peers read and write it at random moments: a read never gets bytes of another use
-//! as a success, and a write never lands in a later use.
+//! as a success, and a write never lands in a later use. So on every route.
 
 #![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but not in their helpers
 
 mod support;
 
-use orbit_te::{Access, Backing, Engine, HostBuffer, OpErrorCode, Region, Segment, TransferError};
+use orbit_te::route::RouteId;
+use orbit_te::{
+    Access, Backing, Batch, Engine, HostBuffer, OpErrorCode, Region, Segment, Slice, TransferError,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::{Random, SOON, watchdog};
 
-/// How often the block is used again.
-const ROUNDS: u64 = 10_000;
 /// The first part is read, the second written; both end inside a page.
 const READ: u64 = 9000;
 const WRITTEN: u64 = 5000;
@@ -54,7 +55,30 @@ impl Counts {
 /// The block as peers have it now: a segment, and what it is filled with.
 type Current = Mutex<(Segment, u8)>;
 
-fn read_on(engine: &Engine, current: &Current, stop: &AtomicBool, counts: &Counts, seed: u64) {
+/// One request by this route, or by whichever is best.
+fn carry(
+    engine: &Engine,
+    route: Option<RouteId>,
+    request: impl FnOnce(&mut Batch),
+) -> Result<orbit_te::Receipt, TransferError> {
+    let mut batch = Batch::with_capacity(1);
+    request(&mut batch);
+    route.map(|route| batch.route(route));
+    let ended = engine.submit(batch).unwrap().wait();
+    if let (Some(route), Ok(receipt)) = (route, &ended) {
+        assert_eq!(receipt.route, Some(route));
+    }
+    ended
+}
+
+fn read_on(
+    engine: &Engine,
+    route: Option<RouteId>,
+    current: &Current,
+    stop: &AtomicBool,
+    counts: &Counts,
+    seed: u64,
+) {
     let local = support::region(engine, &vec![0; READ as usize], Access::LOCAL);
     let mut random = Random(seed);
     let mut bytes = vec![0; READ as usize];
@@ -63,7 +87,10 @@ fn read_on(engine: &Engine, current: &Current, stop: &AtomicBool, counts: &Count
         let from = random.below(READ);
         let length = 1 + random.below(READ - from);
         local.write_at(0, &vec![FOREIGN; length as usize]).unwrap();
-        let result = segment.read(from, &local.slice(0, length).unwrap()).unwrap().wait();
+        let slice: Slice = local.slice(0, length).unwrap();
+        let result = carry(engine, route, |batch| {
+            batch.read(&segment, from, &slice);
+        });
         counts.note(&result);
         if result.is_ok() {
             let got = &mut bytes[..length as usize];
@@ -73,16 +100,38 @@ fn read_on(engine: &Engine, current: &Current, stop: &AtomicBool, counts: &Count
     }
 }
 
-fn write_on(engine: &Engine, current: &Current, stop: &AtomicBool, counts: &Counts) {
+fn write_on(engine: &Engine, route: Option<RouteId>, current: &Current, stop: &AtomicBool, counts: &Counts) {
     let local = support::region(engine, &vec![FOREIGN; WRITTEN as usize], Access::LOCAL);
     while !stop.load(Ordering::Acquire) {
         let segment = current.lock().unwrap().0.clone();
-        counts.note(&segment.write(READ, &local.whole()).unwrap().wait());
+        counts.note(&carry(engine, route, |batch| {
+            batch.write(&segment, READ, &local.whole());
+        }));
     }
 }
 
+/// Whichever route is best: mapped memory here.
 #[test]
 fn a_block_that_is_used_again_gives_and_takes_no_foreign_bytes() {
+    used_again(None, 4_000);
+}
+
+#[test]
+fn a_block_that_is_used_again_over_shm() {
+    used_again(Some(RouteId::SHM), 2_000);
+}
+
+#[test]
+fn a_block_that_is_used_again_over_process_vm() {
+    used_again(Some(RouteId::PROCESS_VM), 2_000);
+}
+
+#[test]
+fn a_block_that_is_used_again_over_tcp() {
+    used_again(Some(RouteId::TCP), 4_000);
+}
+
+fn used_again(route: Option<RouteId>, rounds: u64) {
     let _dog = watchdog("a_block_that_is_used_again", Duration::from_secs(120));
     let target = Engine::builder().start().unwrap();
     let readers: Vec<Engine> = (0..2).map(|_| Engine::builder().no_listen().start().unwrap()).collect();
@@ -101,13 +150,13 @@ fn a_block_that_is_used_again_gives_and_takes_no_foreign_bytes() {
     std::thread::scope(|scope| {
         for (engine, current) in readers.iter().zip(&current) {
             let (stop, reads, writes) = (&stop, &reads, &writes);
-            scope.spawn(move || read_on(engine, current, stop, reads, 7));
-            scope.spawn(move || write_on(engine, current, stop, writes));
+            scope.spawn(move || read_on(engine, route, current, stop, reads, 7));
+            scope.spawn(move || write_on(engine, route, current, stop, writes));
         }
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let mut random = Random(11);
             let mut seen = vec![0; WRITTEN as usize];
-            for round in 1..=ROUNDS {
+            for round in 1..=rounds {
                 // Mostly it is waited for; sometimes lanes are closed.
                 let limit = if random.below(50) == 0 { Duration::ZERO } else { SOON };
                 match random.below(3) {
@@ -147,6 +196,6 @@ fn a_block_that_is_used_again_gives_and_takes_no_foreign_bytes() {
     });
     let of = |counts: &Counts| (counts.good.load(Ordering::Relaxed), counts.refused.load(Ordering::Relaxed));
     let (reads, writes) = (of(&reads), of(&writes));
-    println!("{ROUNDS} uses; reads (good, refused) {reads:?}, writes {writes:?}");
+    println!("{route:?}: {rounds} uses; reads (good, refused) {reads:?}, writes {writes:?}");
     assert!(reads.0 > 100 && reads.1 > 100 && writes.0 > 100 && writes.1 > 100, "the test met nothing");
 }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use orbit_te::{Access, Batch, Error, OpErrorCode, TransferError};
+use orbit_te::{Access, Batch, Config, Error, OpErrorCode, TransferError};
 use proptest::prelude::*;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -173,7 +173,7 @@ fn handles_that_are_dropped() {
 fn cancels_at_random_moments() {
     let _dog = watchdog("cancels_at_random_moments", Duration::from_secs(90));
     const SIZE: usize = 1 << 20;
-    let pair = pair(SIZE);
+    let pair = support::pair_with(SIZE, Config { shm: None, ..Config::default() });
     pair.remote.write_at(0, &[1; SIZE]).unwrap();
     let local = region(&pair.engine, &[0; SIZE], Access::LOCAL);
     let mut random = Random(77);

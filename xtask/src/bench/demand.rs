@@ -87,7 +87,9 @@ impl Verdict {
 
     /// Whether it was not met, or not measured though it needs no other engine.
     pub(super) fn is_unmet(&self) -> bool {
-        let needs_others = OTHERS.contains(&&*self.against) || self.against == UCX;
+        let needs_others = OTHERS.contains(&&*self.against)
+            || self.against == UCX
+            || super::same_host::needs_others(&self.against);
         self.pass == Some(false) || (self.pass.is_none() && !needs_others)
     }
 }
@@ -150,6 +152,18 @@ pub(super) fn compare(
     what: &str,
     metric: Metric,
     ours: Case,
+    theirs: (&str, &str, Case),
+    limit: Limit,
+) -> Verdict {
+    ratio(samples, format!("{ours}: {what}"), metric, (OURS, ours), theirs, limit)
+}
+
+/// The same for a case of any name.
+pub(super) fn ratio(
+    samples: &[Sample],
+    demand: String,
+    metric: Metric,
+    (name, ours): (&str, Case),
     (against, peer, theirs): (&str, &str, Case),
     limit: Limit,
 ) -> Verdict {
@@ -158,8 +172,8 @@ pub(super) fn compare(
         let other = others.find(|o| o.round == s.round)?;
         Some(Found { value: metric.of(s)? / metric.of(other)?, noise: s.noise.max(other.noise) })
     };
-    let mine = samples.iter().filter(|s| s.peer == OURS && s.case() == ours);
-    Verdict::new(format!("{ours}: {what}"), against, limit, &mine.filter_map(ratio).collect::<Vec<_>>())
+    let mine = samples.iter().filter(|s| s.peer == name && s.case() == ours);
+    Verdict::new(demand, against, limit, &mine.filter_map(ratio).collect::<Vec<_>>())
 }
 
 /// A demand on our case `ours` by a value that is its own.
@@ -171,9 +185,27 @@ pub(super) fn own(
     limit: Limit,
     value: impl Fn(&Sample) -> Option<f64>,
 ) -> Verdict {
-    let mine = samples.iter().filter(|s| s.peer == OURS && s.case() == ours);
+    absolute(samples, format!("{ours}: {what}"), (OURS, ours), against, limit, value)
+}
+
+/// The same for a case of any name.
+pub(super) fn absolute(
+    samples: &[Sample],
+    demand: String,
+    (name, ours): (&str, Case),
+    against: &str,
+    limit: Limit,
+    value: impl Fn(&Sample) -> Option<f64>,
+) -> Verdict {
+    let mine = samples.iter().filter(|s| s.peer == name && s.case() == ours);
     let found = mine.filter_map(|s| Some(Found { value: value(s)?, noise: s.noise }));
-    Verdict::new(format!("{ours}: {what}"), against, limit, &found.collect::<Vec<_>>())
+    Verdict::new(demand, against, limit, &found.collect::<Vec<_>>())
+}
+
+/// A demand on what was measured apart from any case, once a round.
+pub(super) fn alone(demand: &str, limit: Limit, values: &[f64]) -> Verdict {
+    let found: Vec<Found> = values.iter().map(|value| Found { value: *value, noise: 0.0 }).collect();
+    Verdict::new(demand.into(), "", limit, &found)
 }
 
 /// The demands on `points`, judged.

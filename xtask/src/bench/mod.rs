@@ -15,6 +15,7 @@ mod quiet;
 mod raw;
 mod report;
 mod rounds;
+mod same_host;
 mod sample;
 mod ucx;
 mod usage;
@@ -55,7 +56,7 @@ pub(crate) struct BenchArgs {
     /// What is measured beside points [default: all, and none where points are named].
     #[arg(long, value_delimiter = ',')]
     promises: Vec<Promise>,
-    /// Only these engines, such as raw,orbit-te,nixl,ucx_perftest.
+    /// Only these engines, such as raw,orbit-te,nixl,ucx_perftest; same-host is the series between processes of one host.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<String>,
     /// Seconds to wait, in all, for the machine to be quiet.
@@ -98,9 +99,10 @@ enum EngineKind {
     Raw,
     /// This project's engine.
     OrbitTe,
+    /// The same between processes of one host, with its baselines.
+    SameHost,
 }
 
-/// Serves one side of a pair until stdin ends.
 /// The crates' own benches, with criterion: what a header, a check and a token cost. Their output goes to stderr.
 fn micro() -> anyhow::Result<()> {
     let benches = [("orbit-te-wire", "frames"), ("orbit-te-memory", "admission")];
@@ -113,7 +115,11 @@ fn micro() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Serves one side of a pair until stdin ends.
 pub(crate) fn run_worker(args: &WorkerArgs) -> anyhow::Result<()> {
+    if args.engine == EngineKind::SameHost {
+        return same_host::run_worker(args.role);
+    }
     worker::run(args.engine, args.role, args.bytes)
 }
 
@@ -138,7 +144,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<()> {
     lines(File::create(out.join("results.jsonl"))?, &records)?;
     lines(File::create(out.join("demands.jsonl"))?, &verdicts)?;
     if let Some(file) = &args.markdown {
-        let text = report::markdown(&machine, &records, &verdicts);
+        let text = report::markdown(&machine, &records, &verdicts, &failures);
         std::fs::write(file, text).with_context(|| file.display().to_string())?;
     }
     if args.json {
@@ -161,6 +167,23 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<()> {
 type Found = (Vec<Summary>, Vec<Verdict>, Vec<String>);
 
 fn measure(args: &BenchArgs, out: &Path) -> anyhow::Result<Found> {
+    let (mut samples, mut verdicts, mut failures) =
+        if same_host::is_alone(&args.only) { Found::default() } else { measure_points(args, out)? };
+    if same_host::is_wanted(&args.only) && (!args.only.is_empty() || names_nothing(args)) {
+        let (more, judged, failed) = same_host::measure(args, out)?;
+        samples.extend(more);
+        verdicts.extend(judged);
+        failures.extend(failed);
+    }
+    Ok((samples, verdicts, failures))
+}
+
+/// Whether everything is measured, since nothing was named.
+fn names_nothing(args: &BenchArgs) -> bool {
+    args.points.is_empty() && args.promises.is_empty()
+}
+
+fn measure_points(args: &BenchArgs, out: &Path) -> anyhow::Result<Found> {
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|n| n == name);
     let mut launches = Vec::new();
     for name in peers::OWN.into_iter().filter(|name| wanted(name)) {

@@ -8,8 +8,8 @@ use super::plan::{Case, Form, Op, Point};
 use super::sample::median;
 use anyhow::Context;
 use orbit_te::{
-    Access, Batch, HostBuffer, HostOptions, Layout, OpKind, PageSize, Prepared, Region, Segment, Slice,
-    Transfer,
+    Access, Batch, HostBuffer, HostOptions, Layout, OpKind, PageSize, Prepared, Region, Segment, Sharing,
+    Slice, Transfer,
 };
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -45,9 +45,10 @@ pub(super) struct Orbit {
 impl Orbit {
     pub(super) fn new(role: Role, bytes: usize) -> anyhow::Result<Orbit> {
         // The same pages as the raw baseline's.
-        let options = HostOptions { pages: PageSize::Huge, prefault_threads: 1, ..HostOptions::default() };
+        let options = HostOptions { pages: PageSize::Huge, prefault_threads: 1, sharing: Sharing::Never };
         let buffer = HostBuffer::with_options(bytes, options)?;
-        let builder = orbit_te::Engine::builder();
+        // What is measured here is TCP; the ways to processes of the same host have a series of their own.
+        let builder = orbit_te::Engine::builder().shm(None);
         let engine = match role {
             Role::Target => builder.start()?,
             Role::Initiator => builder.no_listen().start()?,

@@ -108,7 +108,7 @@ impl Drop for Process {
     }
 }
 
-fn number(reply: &Value, field: &str) -> anyhow::Result<f64> {
+pub(super) fn number(reply: &Value, field: &str) -> anyhow::Result<f64> {
     reply[field].as_f64().with_context(|| format!("no {field} in the reply {reply}"))
 }
 
@@ -198,7 +198,7 @@ impl Pair {
         let gib = case.submission_gib();
         Ok(Sample {
             peer: self.launch.name.clone(),
-            version: self.initiator.hello["version"].as_str().unwrap_or("unknown").into(),
+            version: self.version().into(),
             transport: self.launch.transport.clone(),
             op,
             block_bytes: block,
@@ -216,6 +216,22 @@ impl Pair {
             verified,
             noise: load.without(cpu),
         })
+    }
+
+    /// Has the initiator do something of its own: its answer, the CPU seconds of the target meanwhile, and those of the whole machine.
+    pub(super) fn instruct(&mut self, command: Value) -> anyhow::Result<(Value, f64, Load)> {
+        self.awake(|pair| {
+            let before = pair.target.ask_number("cpu", "cpu_s")?;
+            let load = Load::now()?;
+            let answer = pair.initiator.ask(command)?;
+            let load = load.since()?;
+            Ok((answer, pair.target.ask_number("cpu", "cpu_s")? - before, load))
+        })
+    }
+
+    /// What the initiator calls its version.
+    pub(super) fn version(&self) -> &str {
+        self.initiator.hello["version"].as_str().unwrap_or("unknown")
     }
 
     /// Where bytes come from, and where they go.

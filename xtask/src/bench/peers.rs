@@ -23,6 +23,26 @@ pub(super) fn own(name: &str, bytes: usize) -> anyhow::Result<Launch> {
     })
 }
 
+/// The launch of the pair that moves bytes within this host.
+pub(super) fn same_host() -> anyhow::Result<Launch> {
+    Ok(Launch { transport: "shm".into(), ..own("same-host", super::lists::POOL_BYTES)? })
+}
+
+/// The launch of TENT's worker with shared memory, which a folder of peers may have.
+pub(super) fn tent(scripts: &Path, root: &Path) -> anyhow::Result<Launch> {
+    let (program, script) = (root.join("tent/bin/python"), scripts.join("tent_peer.py"));
+    if !program.exists() || !script.exists() {
+        bail!("no build of it is there (tent/bin/python, tent_peer.py); Mooncake's wheels have none");
+    }
+    Ok(Launch {
+        name: "tent shm".into(),
+        transport: "shm".into(),
+        program,
+        args: vec![script.display().to_string()],
+        env: vec![("PYTHONDONTWRITEBYTECODE", "1")],
+    })
+}
+
 /// The launches of the other engines' workers: scripts in `scripts`, environments under `root`.
 pub(super) fn others(scripts: &Path, root: &Path) -> Vec<Launch> {
     let python = |name: &str, transport: &str, env: &[(&'static str, &'static str)]| Launch {

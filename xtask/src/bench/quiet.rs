@@ -13,6 +13,36 @@ const TRIES: usize = 3;
 /// Of all the waiting of a run, what one wait may take.
 const SHARE: u32 = 20;
 
+/// What was measured while others may have used the machine.
+pub(super) trait Disturbed {
+    /// The share of the machine that they used.
+    fn noise(&self) -> f64;
+
+    /// The same, with at least so much.
+    fn at_least(self, noise: f64) -> Self;
+}
+
+impl Disturbed for Sample {
+    fn noise(&self) -> f64 {
+        self.noise
+    }
+
+    fn at_least(self, noise: f64) -> Sample {
+        Sample { noise: self.noise.max(noise), ..self }
+    }
+}
+
+/// A round: as disturbed as the worst of it.
+impl Disturbed for Vec<Sample> {
+    fn noise(&self) -> f64 {
+        self.iter().map(|sample| sample.noise).fold(0.0, f64::max)
+    }
+
+    fn at_least(self, noise: f64) -> Vec<Sample> {
+        self.into_iter().map(|sample| sample.at_least(noise)).collect()
+    }
+}
+
 pub(super) struct Quiet {
     left: Duration,
     once: Duration,
@@ -25,15 +55,15 @@ impl Quiet {
     }
 
     /// Measures, and again if the machine was busy; gives the least disturbed result.
-    pub(super) fn measure(
+    pub(super) fn measure<T: Disturbed>(
         &mut self,
-        mut f: impl FnMut() -> anyhow::Result<Sample>,
-    ) -> anyhow::Result<Sample> {
-        let mut best: Option<Sample> = None;
+        mut f: impl FnMut() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let mut best: Option<T> = None;
         for _ in 1..TRIES {
             let sample = self.attempt(&mut f)?;
-            let done = sample.noise <= NOISE_MAX || self.left.is_zero();
-            if best.as_ref().is_none_or(|b| sample.noise < b.noise) {
+            let done = sample.noise() <= NOISE_MAX || self.left.is_zero();
+            if best.as_ref().is_none_or(|b| sample.noise() < b.noise()) {
                 best = Some(sample);
             }
             if let Some(sample) = best.take_if(|_| done) {
@@ -41,13 +71,13 @@ impl Quiet {
             }
         }
         let last = self.attempt(&mut f)?;
-        Ok(best.filter(|b| b.noise < last.noise).unwrap_or(last))
+        Ok(best.filter(|b| b.noise() < last.noise()).unwrap_or(last))
     }
 
-    fn attempt(&mut self, f: &mut impl FnMut() -> anyhow::Result<Sample>) -> anyhow::Result<Sample> {
+    fn attempt<T: Disturbed>(&mut self, f: &mut impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let before = self.wait()?;
         let sample = f()?;
-        Ok(Sample { noise: sample.noise.max(before).max(noise()?), ..sample })
+        Ok(sample.at_least(before.max(noise()?)))
     }
 
     fn wait(&mut self) -> anyhow::Result<f64> {

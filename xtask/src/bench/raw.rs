@@ -4,7 +4,7 @@
 use super::engine::{Engine, Role};
 use super::plan::{Case, Op};
 use anyhow::{Context, bail};
-use orbit_te_memory::{HostBuffer, HostOptions, PageSize};
+use orbit_te_memory::{HostBuffer, HostOptions, PageSize, Sharing};
 use serde_json::{Value, json};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -50,7 +50,7 @@ pub(super) struct Raw {
 impl Raw {
     pub(super) fn new(role: Role, bytes: usize) -> anyhow::Result<Raw> {
         // Huge pages where the system gives them, as the other engines' workers get.
-        let options = HostOptions { pages: PageSize::Huge, prefault_threads: 1, ..HostOptions::default() };
+        let options = HostOptions { pages: PageSize::Huge, prefault_threads: 1, sharing: Sharing::Never };
         let buffer = Shared(Arc::new(Mutex::new(HostBuffer::with_options(bytes, options)?)));
         let port = match role {
             Role::Initiator => None,

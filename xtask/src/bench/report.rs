@@ -144,7 +144,12 @@ pub(super) fn plain(
 }
 
 /// Everything, as markdown.
-pub(super) fn markdown(machine: &Machine, records: &[Summary], verdicts: &[Verdict]) -> String {
+pub(super) fn markdown(
+    machine: &Machine,
+    records: &[Summary],
+    verdicts: &[Verdict],
+    failures: &[String],
+) -> String {
     let versions = records.iter().fold(Vec::new(), |mut seen, r| {
         let version = format!("{} {} ({})", r.peer, r.version, r.transport);
         if !seen.contains(&version) {
@@ -152,10 +157,13 @@ pub(super) fn markdown(machine: &Machine, records: &[Summary], verdicts: &[Verdi
         }
         seen
     });
+    let mut text = tally(verdicts) + ".";
+    for failure in failures {
+        let _ = write!(text, "\n\nFailed or left out: {failure}.");
+    }
     format!(
-        "{machine}. Engines: {}.\n\n{}\n\n{}\n{}",
+        "{machine}. Engines: {}.\n\n{text}\n\n{}\n{}",
         versions.join(", "),
-        format_args!("{}.", tally(verdicts)),
         demands(verdicts).markdown(),
         medians(records).markdown(),
     )

@@ -91,6 +91,7 @@ fn make(kind: EngineKind, role: Role, bytes: usize) -> anyhow::Result<Box<dyn En
     match kind {
         EngineKind::Raw => Ok(Box::new(raw::Raw::new(role, bytes)?)),
         EngineKind::OrbitTe => Ok(Box::new(orbit::Orbit::new(role, bytes)?)),
+        EngineKind::SameHost => anyhow::bail!("the pair of one host has a worker of its own"),
     }
 }
 

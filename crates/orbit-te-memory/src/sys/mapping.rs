@@ -2,6 +2,7 @@
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::ftruncate;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -44,6 +45,8 @@ fn sealed_file(len: usize) -> io::Result<OwnedFd> {
         .or_else(|_| memfd_create(NAME, flags))?;
     let length = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     ftruncate(&file, length)?;
+    // A process of another user that is given it to read from could open it anew otherwise, to write.
+    fchmod(&file, Mode::S_IRUSR | Mode::S_IWUSR)?;
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(file)

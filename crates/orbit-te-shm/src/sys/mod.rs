@@ -3,12 +3,14 @@
 #![allow(unsafe_code)]
 
 mod copy;
+mod crew;
 mod gates;
 mod process;
 mod socket;
 mod window;
 
 pub(crate) use copy::{Method, copy};
+pub(crate) use crew::Crew;
 pub(crate) use gates::{Gate, Gates};
 pub(crate) use process::{Direction, MOST_RANGES, Process, is_alive};
 pub(crate) use socket::{Received, Socket, bind, connect};

@@ -3,12 +3,12 @@
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
-    UnixCredentials, accept4, getsockopt, listen, recvmsg, sendmsg, socket,
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, UnixCredentials, accept4,
+    getsockopt, listen, sendmsg, socket,
 };
 use orbit_te_wire::same_host::{MAX_BYTES, Place};
 use std::ffi::OsStr;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -92,24 +92,19 @@ impl Socket {
 
     /// Receives one message.
     pub(crate) fn receive(&self, into: &mut [u8; MAX_BYTES]) -> io::Result<Received> {
-        // Room for two: whoever sends more loses the rest, and is refused below.
-        let mut beside = nix::cmsg_space!([RawFd; 2]);
-        let mut parts = [IoSliceMut::new(into)];
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-        let got = match recvmsg::<()>(self.fd.as_raw_fd(), &mut parts, Some(&mut beside), flags) {
+        let (bytes, cut, mut fds) = match self.receive_all(into) {
             Ok(got) => got,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Received::Nothing),
-            Err(Errno::ECONNRESET | Errno::EPIPE) => return Ok(Received::End),
-            Err(error) => return Err(error.into()),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR) => return Ok(Received::Nothing),
+                // Told once, when the other end closed with something unread; what it said before is still there.
+                Some(libc::ECONNRESET) => match self.receive_all(into) {
+                    Ok(got) => got,
+                    Err(_) => return Ok(Received::End),
+                },
+                Some(libc::EPIPE) => return Ok(Received::End),
+                _ => return Err(error),
+            },
         };
-        let (bytes, cut) = (got.bytes, got.flags.intersects(MsgFlags::MSG_CTRUNC | MsgFlags::MSG_TRUNC));
-        let mut fds: Vec<OwnedFd> = Vec::new();
-        for message in got.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = message {
-                // SAFETY: the kernel has just put these descriptors into this process, and nobody else knows them.
-                fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-            }
-        }
         if cut {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -126,6 +121,43 @@ impl Socket {
             ));
         }
         Ok(Received::Message(bytes, fds.pop()))
+    }
+
+    /// What `recvmsg` gives: how many bytes, whether anything was cut off, and every descriptor that came, also of what was cut off.
+    fn receive_all(&self, into: &mut [u8; MAX_BYTES]) -> io::Result<(usize, bool, Vec<OwnedFd>)> {
+        // Room for two, aligned as the kernel's headers are: whoever sends more loses the rest, and is refused.
+        let mut beside = [0u64; 4];
+        let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        // SAFETY: a message header is numbers and pointers, for which zeros are good values.
+        let mut head: libc::msghdr = unsafe { std::mem::zeroed() };
+        (head.msg_iov, head.msg_iovlen) = (&mut part, 1);
+        head.msg_control = beside.as_mut_ptr().cast();
+        // SAFETY: computes a number from a number.
+        head.msg_controllen = unsafe { libc::CMSG_SPACE(2 * size_of::<RawFd>() as u32) } as _;
+        // SAFETY: all that the header names lives until the end of this function, and is as long as it says.
+        let got = unsafe {
+            libc::recvmsg(self.fd.as_raw_fd(), &mut head, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
+        };
+        if got < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut fds = Vec::new();
+        // SAFETY: the kernel has filled the header and `beside`, which these walk along; each descriptor that it names it has just put
+        // into this process, and nobody else knows it.
+        unsafe {
+            let mut at = libc::CMSG_FIRSTHDR(&head);
+            while let Some(message) = at.as_ref() {
+                if (message.cmsg_level, message.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                    let bytes = message.cmsg_len - libc::CMSG_LEN(0) as usize;
+                    let first = libc::CMSG_DATA(at).cast::<RawFd>();
+                    let all = (0..bytes / size_of::<RawFd>()).map(|place| first.add(place).read_unaligned());
+                    fds.extend(all.map(|fd| OwnedFd::from_raw_fd(fd)));
+                }
+                at = libc::CMSG_NXTHDR(&head, at);
+            }
+        }
+        let cut = head.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
+        Ok((got as usize, cut, fds))
     }
 
     /// Sends no more; the other end reads an end. What it sends is still received.

@@ -196,5 +196,10 @@ pub(crate) fn control_value() -> impl Strategy<Value = Control> {
         }),
         ("[a-z]{0,64}", bytes()).prop_map(|(transport, bytes)| Control::Transport { transport, bytes }),
         "\\PC{0,1000}".prop_map(|reason| Control::Goodbye { reason }),
+        request().prop_map(|request| Control::Addresses { request }),
+        (request(), vec(("[a-z_]{0,64}", bytes()), 0..=3)).prop_map(|(request, addresses)| {
+            let address = |(transport, bytes)| TransportAddress { transport, bytes };
+            Control::AddressesAre { request, addresses: addresses.into_iter().map(address).collect() }
+        }),
     ]
 }

@@ -41,7 +41,7 @@ struct Candidate {
 }
 
 /// By place in the list of routes: those that can take the op.
-type Candidates = [Option<Candidate>; MAX_ROUTES];
+type Candidates = [Option<Candidate>];
 
 /// Chooses a route for one op. `routes` come in the order in which they are preferred when no rule has another, the one that goes
 /// everywhere last; those past [`MAX_ROUTES`] are not looked at.
@@ -61,7 +61,8 @@ pub fn plan(question: &Question, routes: &[RouteState<'_>], rules: &Ruleset) -> 
     let rule = rules.rule(signature);
     let demanded = question.demand.or(rule.and_then(|rule| rule.demand));
     let mut others = Causes::default();
-    let mut candidates: Candidates = [None; MAX_ROUTES];
+    let mut room = [None; MAX_ROUTES];
+    let candidates = &mut room[..routes.len()];
     let mut best_tier = u8::MAX;
     for (place, route) in routes.iter().enumerate() {
         match candidate(question, route, place, rule, demanded.is_some(), settings) {
@@ -82,7 +83,7 @@ pub fn plan(question: &Question, routes: &[RouteState<'_>], rules: &Ruleset) -> 
         }
     }
     let count = candidates.iter().flatten().count();
-    let (chosen, why) = choose(question, routes, &candidates, settings);
+    let (chosen, why) = choose(question, routes, candidates, settings);
     let why = match rule {
         _ if question.demand.is_some() => Why::Demanded,
         Some(rule) if rule.demand.is_some() => Why::Policy { rule: rule.number },
@@ -93,7 +94,7 @@ pub fn plan(question: &Question, routes: &[RouteState<'_>], rules: &Ruleset) -> 
         _ if count == 1 => Why::OnlyOne,
         _ => why,
     };
-    finish(question, routes, &candidates, others, (chosen, why))
+    finish(question, routes, candidates, others, (chosen, why))
 }
 
 /// Whether a route can take the op at all, or the first reason why not.
@@ -203,11 +204,12 @@ fn choose(
     let factor = settings.slow_factor;
     let usual = usual(question, routes, candidates, factor);
     let at = |place: usize| candidates[place].map_or(f32::MAX, |candidate| candidate.loaded_ns);
-    let least = |ns: fn(&Candidate) -> f32| fastest(candidates, ns, |_| true).unwrap_or(usual);
     // What is under way counts for this op alone.
-    let quickest = least(|candidate| candidate.loaded_ns);
-    if at(quickest) * factor < at(usual) {
-        return (quickest, Why::Spilled);
+    if routes[usual].load_bytes > 0 {
+        let quickest = fastest(candidates, |candidate| candidate.loaded_ns, |_| true).unwrap_or(usual);
+        if at(quickest) * factor < at(usual) {
+            return (quickest, Why::Spilled);
+        }
     }
     if candidates[usual].is_some_and(|candidate| candidate.below.is_some()) {
         return (usual, Why::Probe);
@@ -215,7 +217,12 @@ fn choose(
     if let Some(probe) = probe(question, routes, candidates, usual, settings) {
         return (probe, Why::Probe);
     }
-    let why = if least(|candidate| candidate.alone_ns) == usual { Why::Fastest } else { Why::Preferred };
+    let usual_ns = candidates[usual].map_or(f32::MAX, |candidate| candidate.alone_ns);
+    let why = if candidates.iter().flatten().all(|candidate| candidate.alone_ns >= usual_ns) {
+        Why::Fastest
+    } else {
+        Why::Preferred
+    };
     (usual, why)
 }
 
@@ -239,6 +246,9 @@ fn usual(question: &Question, routes: &[RouteState<'_>], candidates: &Candidates
     };
     if candidates[best].is_some_and(faster) {
         return best;
+    }
+    if base == preferred {
+        return base;
     }
     let back = |other: &Candidate| other.rank < base_is.rank && other.alone_ns <= base_is.alone_ns;
     fastest(candidates, alone, back).unwrap_or(base)

@@ -233,7 +233,7 @@ impl Rates {
         let Some(floor) = floor.filter(|_| cell.samples >= FLOOR_SAMPLES) else { return Verdict::Fine };
         let share = 1.0 / cell.factor;
         match floor.action {
-            _ if share >= floor.share => Verdict::Fine,
+            _ if cell.factor * floor.share <= 1.0 => Verdict::Fine,
             FloorAction::Warn => Verdict::Warn { share },
             FloorAction::Refuse => Verdict::Refuse { share },
         }

@@ -8,6 +8,7 @@ use super::flight::{Attempt, Flight};
 use super::leg;
 use super::{BUDGET, Done, Found, LOOK, Router};
 use crate::announcer::is_notification;
+use crate::clock;
 use crate::route::{Reason, Refusal, RouteId, RouteSet};
 use orbit_te_transport::{Completion, ErrorClass, Event, Notice, Op, OpError, OpErrorCode, Token};
 use std::ops::RangeInclusive;
@@ -77,6 +78,10 @@ impl Router {
             }
             self.routes[at].under_way += took;
             taken += took;
+            if self.routes[at].is_own_work {
+                // Done by the call, mostly: its end is now, and not when somebody asks.
+                self.poll_one(at, clock::now());
+            }
             if took < count {
                 break;
             }
@@ -166,19 +171,8 @@ impl Router {
                 continue;
             }
             route.looked = now;
-            let mut progress = std::mem::take(&mut self.progress);
-            progress.clear();
-            any |= route.transport.poll(now, BUDGET, &mut progress);
-            for completion in progress.completions.drain(..) {
-                self.completed(at, completion, now);
-            }
-            for event in progress.events.drain(..) {
-                self.happened(at, &event, now);
-                if at == base {
-                    found.events.push(event);
-                }
-            }
-            self.progress = progress;
+            any |= self.poll_one(at, now);
+            found.events.append(&mut self.events);
         }
         while let Some(token) = self.again.pop_front() {
             any = true;
@@ -191,6 +185,30 @@ impl Router {
             found.done.push(done);
             any = true;
         }
+        any
+    }
+
+    /// Takes what one transport has.
+    fn poll_one(&mut self, at: usize, mut now: Instant) -> bool {
+        let mut progress = std::mem::take(&mut self.progress);
+        progress.clear();
+        let route = &mut self.routes[at];
+        let any = route.transport.poll(now, BUDGET, &mut progress);
+        if route.is_own_work && !progress.completions.is_empty() {
+            // The poll has copied, which took its time.
+            now = clock::now();
+        }
+        for completion in progress.completions.drain(..) {
+            self.completed(at, completion, now);
+        }
+        let base = self.routes.len() - 1;
+        for event in progress.events.drain(..) {
+            self.happened(at, &event, now);
+            if at == base {
+                self.events.push(event);
+            }
+        }
+        self.progress = progress;
         any
     }
 
@@ -219,9 +237,16 @@ impl Router {
                 if let Some(leg) = leg {
                     // What came before it on this leg was served first.
                     let service = now.saturating_duration_since(began.max(leg.last_end));
-                    leg.rates.observe(kind.kind, kind.bytes, kind.pieces, service, now);
+                    let floor = self.policy.settings().floor;
+                    let low = leg.observe((kind.kind, kind.bytes, kind.pieces), service, floor, now);
                     leg.health.succeeded(now);
                     leg.last_end = now;
+                    if let Some(share) = low {
+                        let percent = (share * 100.0) as u16;
+                        self.counts.add(Reason::BelowFloor { percent });
+                        let route = self.routes[at].id.name();
+                        tracing::warn!(route, link = ?kind.link, bytes = kind.bytes, percent, "a route runs below its floor");
+                    }
                 }
                 self.finish(token, Ok(()), completion.bytes, completion.touched);
             }
@@ -312,7 +337,7 @@ impl Router {
         for leg in legs.filter(|leg| leg.link == link) {
             if let Event::LinkDown { error, .. } = event {
                 if leg.down.is_none() && at != base {
-                    tracing::warn!(route = id.name(), %error, "a route to a peer is down");
+                    tracing::info!(route = id.name(), %error, "a route to a peer is down");
                     leg.health.failed(now, Reason::LinkDown);
                 }
             }

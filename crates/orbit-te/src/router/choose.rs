@@ -101,12 +101,14 @@ impl Router {
             now,
         };
         let base = routes.len() - 1;
-        // The copies of both are made by the worker's own thread: what is under way on one of them goes before an op on the other.
-        let copied = |route: RouteId| matches!(route, RouteId::SHM | RouteId::PROCESS_VM);
-        let here = |at: usize| legs.get(at).and_then(Option::as_ref).map_or(0, |leg| leg.load_bytes);
-        let copies =
-            routes.iter().enumerate().filter(|(_, route)| copied(route.id)).map(|(at, _)| here(at)).sum();
-        let mut states = [None; MAX_ROUTES];
+        let mut states = [RouteState {
+            id: RouteId::TCP,
+            usable: Err(Reason::NotBuilt),
+            caps: routes[base].caps,
+            rates: &*unmeasured,
+            resting_until: None,
+            load_bytes: 0,
+        }; MAX_ROUTES];
         for (at, route) in routes.iter().enumerate().take(MAX_ROUTES) {
             let leg = legs.get(at).and_then(Option::as_ref);
             let obstacle = match &known {
@@ -122,25 +124,17 @@ impl Router {
                 (None, None) => Err(Reason::NotOffered),
                 (None, Some(leg)) => leg.down.map_or(Ok(()), Err),
             };
-            states[at] = Some(RouteState {
+            states[at] = RouteState {
                 id: route.id,
                 usable,
                 caps: route.caps,
                 rates: leg.map_or(&*unmeasured, |leg| &leg.rates),
                 resting_until: leg.and_then(|leg| leg.health.resting_until(now)),
-                load_bytes: if copied(route.id) { copies } else { here(at) },
-            });
+                // What this thread does itself, it does one after the other, whatever the route.
+                load_bytes: leg.filter(|_| !route.is_own_work).map_or(0, |leg| leg.load_bytes),
+            };
         }
         let count = routes.len().min(MAX_ROUTES);
-        let empty = RouteState {
-            id: RouteId::TCP,
-            usable: Err(Reason::NotBuilt),
-            caps: routes[base].caps,
-            rates: &*unmeasured,
-            resting_until: None,
-            load_bytes: 0,
-        };
-        let states = states.map(|state| state.unwrap_or(empty));
         let rules = reach.map_or(&*everybody, |reach| &reach.rules);
         to(&question, &states[..count], rules)
     }

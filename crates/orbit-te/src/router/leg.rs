@@ -1,12 +1,18 @@
 //! One route to one peer: its link, what it was measured to give, and how it has been lately. Rule: what a leg knows is of this peer
 //! alone; a route that fails for one is as good as ever for others.
 
-use crate::route::{Choices, Health, MAX_ROUTES, Prior, Rates, Reason, RouteId, Ruleset, Settings};
+use crate::route::{
+    CLASSES, Choices, Floor, Health, MAX_ROUTES, Prior, Rates, Reason, RouteId, Ruleset, Settings, SizeClass,
+    Verdict,
+};
 use orbit_te_memory::{MemoryKind, RemoteKey};
-use orbit_te_transport::{Barrier, LinkId, TransportError};
+use orbit_te_transport::{Barrier, LinkId, OpKind, TransportError};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// After so many ops of a class its rate is held against the floor.
+const LOOK_AFTER: u32 = 16;
 
 /// A peer's region, as far as it bears on the choice of a route. Made once, when its segment is opened.
 #[derive(Debug)]
@@ -26,6 +32,8 @@ pub(crate) struct Leg {
     pub(crate) down: Option<Reason>,
     pub(crate) rates: Rates,
     pub(crate) health: Health,
+    /// By direction and class of sizes: whether it is known to run below the floor, so that it is told once.
+    low: u32,
     /// Bytes under way.
     pub(crate) load_bytes: u64,
     /// When the last op of it ended: what comes after it did not begin before.
@@ -46,9 +54,36 @@ impl Leg {
             down: Some(Reason::Linking),
             rates: Rates::new(Prior::of(route, same_host)),
             health: Health::new(settings),
+            low: 0,
             load_bytes: 0,
             last_end: now,
         }
+    }
+}
+
+impl Leg {
+    /// Takes in how long an op took. The share of what is expected that the leg gives, when it has come to run below the floor just now.
+    pub(crate) fn observe(
+        &mut self,
+        (kind, bytes, pieces): (OpKind, u64, u32),
+        service: Duration,
+        floor: Option<Floor>,
+        now: Instant,
+    ) -> Option<f32> {
+        self.rates.observe(kind, bytes, pieces, service, now);
+        let class = SizeClass::of(bytes);
+        // Means move slowly: a look now and then is enough.
+        if self.rates.samples(kind, class) % LOOK_AFTER != 0 {
+            return None;
+        }
+        let bit = 1 << (class.index() + CLASSES * kind as usize);
+        let before = self.low;
+        let share = match self.rates.floor(kind, bytes, floor) {
+            Verdict::Warn { share } | Verdict::Refuse { share } => Some(share),
+            Verdict::Fine => None,
+        };
+        self.low = if share.is_some() { before | bit } else { before & !bit };
+        share.filter(|_| before & bit == 0)
     }
 }
 

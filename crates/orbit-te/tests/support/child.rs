@@ -3,7 +3,7 @@
 
 use super::namespace::{self, Cable, Ends};
 use nix::sys::signal::Signal;
-use orbit_te::{Access, Config, Engine, HostBuffer, Segment};
+use orbit_te::{Access, Backing, Config, Engine, HostBuffer, Segment};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -29,8 +29,13 @@ pub fn run() {
         config.trust_network = true;
     }
     let engine = Engine::builder().config(config).start().unwrap();
-    let buffer = HostBuffer::new(bytes.parse().unwrap()).unwrap();
-    let region = engine.register(buffer.into_backing(), Access::SHARED).unwrap();
+    let bytes: usize = bytes.parse().unwrap();
+    let owned = || HostBuffer::new(bytes).unwrap().into_backing();
+    // One that is used first and one that is used late, of its engine; and one that is the process's own.
+    let others = [("late", owned()), ("own", Backing::from_vec(vec![0; bytes]).unwrap())];
+    let others = others.map(|(name, backing)| (name, engine.register(backing, Access::SHARED).unwrap()));
+    others.iter().for_each(|(name, region)| drop(engine.expose(name, region).unwrap()));
+    let region = engine.register(owned(), Access::SHARED).unwrap();
     println!("\ntoken {}", engine.expose("pool", &region).unwrap());
     let _ = std::io::stdin().read(&mut [0; 1]);
     std::process::exit(0);
@@ -88,6 +93,11 @@ impl Target {
 
     pub fn open(&self, engine: &Engine) -> Segment {
         engine.open(&self.token).wait(Duration::from_secs(20)).unwrap()
+    }
+
+    /// Another segment of the child whose `pool` this is: `late`, or `own`, which is memory of the process's own.
+    pub fn open_other(&self, pool: &Segment, engine: &Engine, name: &str) -> Segment {
+        engine.open(&format!("{}/{name}", pool.address())).wait(Duration::from_secs(20)).unwrap()
     }
 
     /// Sends a signal; a stop has taken place when this returns.
