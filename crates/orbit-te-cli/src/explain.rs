@@ -122,7 +122,11 @@ impl Explain {
             let answer = Answer::new(description, kind, bytes, self.from, &plan);
             console::say(if self.json { answer.json() } else { answer.to_string() })?;
             if let Err(refusal) = plan.route {
-                let words = format!("{}: {refusal}; {}", answer.op, refusal.reason().remedy());
+                let mut words = format!("{}: {refusal}", answer.op);
+                let remedy = refusal.reason().remedy();
+                if !remedy.starts_with("none is needed") {
+                    words.push_str(&format!("; {remedy}"));
+                }
                 failure = failure.or(Some(Failure::Transfer(words)));
             }
         }

@@ -23,18 +23,26 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    pub(crate) fn apply(&self, builder: EngineBuilder) -> Result<EngineBuilder, Failure> {
-        let Some(folder) = &self.socket_folder else {
-            return Ok(if self.no_same_host { builder.shm(None) } else { builder });
-        };
-        if !folder.is_dir() {
-            return Err(Failure::Local(format!(
-                "`{}` is no folder to meet in; make it first",
-                folder.display()
-            )));
+    /// Refuses a folder that is not there.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        match &self.socket_folder {
+            Some(folder) if !folder.is_dir() => {
+                Err(Failure::Local(format!("`{}` is no folder to meet in; make it first", folder.display())))
+            }
+            _ => Ok(()),
         }
-        let folder = SocketFolder::At(folder.clone());
-        Ok(builder.shm(Some(ShmConfig { folder, ..ShmConfig::default() })))
+    }
+
+    pub(crate) fn apply(&self, builder: EngineBuilder) -> Result<EngineBuilder, Failure> {
+        self.check()?;
+        Ok(match &self.socket_folder {
+            Some(folder) => {
+                let folder = SocketFolder::At(folder.clone());
+                builder.shm(Some(ShmConfig { folder, ..ShmConfig::default() }))
+            }
+            None if self.no_same_host => builder.shm(None),
+            None => builder,
+        })
     }
 
     /// The same as words, for a process of our own.

@@ -8,11 +8,12 @@ use crate::failure::Failure;
 use crate::pattern::{Pattern, Span, random_seed};
 use crate::record::{Record, Samples, gib};
 use crate::routing::{Meeting, Way};
+use crate::size::Size;
 use crate::taken::Taken;
 use crate::target;
 use crate::verdict::{self, NotTaken};
 use indicatif::ProgressBar;
-use orbit_te::route::{Plan, RouteId};
+use orbit_te::route::{Plan, RouteId, Why};
 use orbit_te::{Access, Engine, OpKind, Region, Segment, Slice, TcpConfig, Transfer};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -103,9 +104,10 @@ impl Course {
         }
         bar.finish_and_clear();
         let after = [self.plan(OpKind::Write, total, demand)?, self.plan(OpKind::Read, total, demand)?];
-        let [write_plan, read_plan] =
-            [0, 1].map(|at| if after[at].why.is_passing() { &before[at] } else { &after[at] });
-        Ok([outcome("write", written, segment, write_plan), outcome("read", read, segment, read_plan)])
+        Ok([
+            outcome("write", written, segment, [&after[0], &before[0]]),
+            outcome("read", read, segment, [&after[1], &before[1]]),
+        ])
     }
 }
 
@@ -148,20 +150,22 @@ fn judge(wrong: Option<u64>, position: u64, what: &str) -> Result<(), Failure> {
     }
 }
 
-fn outcome(op: &'static str, mut sum: Sum, segment: &Segment, plan: &Plan) -> Outcome {
+fn outcome(op: &'static str, mut sum: Sum, segment: &Segment, plans: [&Plan; 2]) -> Outcome {
     let [min_us, p50_us, p99_us, max_us] = sum.samples.summary();
     let seconds = sum.time.as_secs_f64();
     let main = sum.taken.main();
-    // A plan that another route was taken than says nothing of that one.
-    let told = plan.route.ok() == main;
+    // The newest plan that says why this route is the usual one; one of another route says nothing of it.
+    let lasts = |plan: &Plan| plan.why == Why::Demanded || !plan.why.is_passing();
+    let fits = |plan: &&Plan| main.is_some() && plan.route.ok() == main && lasts(plan);
+    let told = plans.into_iter().find(fits);
     let shares = sum.taken.shares();
     let mut words = match (told, main) {
-        (true, _) => verdict::line(plan),
-        (false, Some(route)) => format!("{route}, chosen while the bytes moved"),
-        (false, None) => "none".to_string(),
+        (Some(plan), _) => verdict::line(plan),
+        (None, Some(route)) => format!("{route}, as was found while the bytes moved"),
+        (None, None) => "none".to_string(),
     };
     if shares.len() > 1 {
-        let all: Vec<String> = shares.iter().map(|s| format!("{} bytes by {}", s.bytes, s.route)).collect();
+        let all: Vec<String> = shares.iter().map(|s| format!("{} by {}", Size(s.bytes), s.route)).collect();
         words.push_str(&format!("; {}", all.join(", ")));
     }
     if sum.taken.retries > 0 {
@@ -192,8 +196,8 @@ fn outcome(op: &'static str, mut sum: Sum, segment: &Segment, plan: &Plan) -> Ou
         route: main.map(RouteId::name),
         routes: shares,
         retries: sum.taken.retries,
-        why: told.then(|| plan.why.name()),
-        not_taken: told.then(|| NotTaken::all(plan)),
+        why: told.map(|plan| plan.why.name()),
+        not_taken: told.map(NotTaken::all),
     };
     Outcome { record, route: words }
 }

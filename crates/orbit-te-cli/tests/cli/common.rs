@@ -218,3 +218,18 @@ pub(crate) fn skipped(what: &str) {
         file.and_then(|mut f| writeln!(f, "orbit-te-cli: {what}")).expect("the file for skips");
     }
 }
+
+/// Set to anything, this makes the expected words anew from what the program says; look at them before they are committed.
+const BLESS: &str = "ORBIT_TE_BLESS";
+
+/// Compares what the program says with the words that are expected, byte for byte.
+#[track_caller]
+pub(crate) fn machine_words(expected: &Path, said: &str) {
+    let said = said.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    if std::env::var_os(BLESS).is_some() {
+        std::fs::write(expected, &said).expect("the expected words");
+    }
+    let words = std::fs::read_to_string(expected).expect("the expected words");
+    let differs = words.lines().zip(said.lines()).find(|(a, b)| a != b);
+    assert!(words == said, "{}: first difference {differs:?}; {BLESS}=1 writes it anew", expected.display());
+}

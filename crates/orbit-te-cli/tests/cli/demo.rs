@@ -26,7 +26,7 @@ fn json_lines_have_the_schema_of_the_peers() {
     assert_eq!(records.iter().map(|r| r["op"].as_str().unwrap()).collect::<Vec<_>>(), ["write", "read"]);
     for record in &records {
         assert_eq!(record["peer"], "orbit-te");
-        assert_eq!(record["transport"], "shm");
+        assert_eq!(record["transport"], record["route"]);
         assert_eq!(record["version"], env!("CARGO_PKG_VERSION"));
         assert_eq!(record["block_bytes"], 16 << 20);
         assert_eq!(record["batch"], 1);

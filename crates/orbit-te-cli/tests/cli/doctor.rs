@@ -1,26 +1,11 @@
 //! `doctor`: saved machines against the words that are expected of them, this host, and peers.
 
-use crate::common::{Ended, file, folder, run, serve, text};
+use crate::common::{Ended, file, folder, machine_words, run, serve, text};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Set to anything, this makes the expected words anew from what the program says; look at them before they are committed.
-const BLESS: &str = "ORBIT_TE_BLESS";
-
 fn machine(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/doctor").join(name)
-}
-
-/// Compares what the program says, byte for byte.
-#[track_caller]
-fn compare(expected: &Path, said: &str) {
-    let said = said.replace(env!("CARGO_PKG_VERSION"), "VERSION");
-    if std::env::var_os(BLESS).is_some() {
-        std::fs::write(expected, &said).expect("the expected words");
-    }
-    let words = std::fs::read_to_string(expected).expect("the expected words");
-    let differs = words.lines().zip(said.lines()).find(|(a, b)| a != b);
-    assert!(words == said, "{}: first difference {differs:?}; {BLESS}=1 writes it anew", expected.display());
 }
 
 /// Runs it on a saved machine; both outputs must be as expected, and end with this code.
@@ -32,10 +17,10 @@ fn check(name: &str, code: i32) -> Ended {
     assert_eq!(words.code, Some(code), "{words:?}");
     assert!(words.out.lines().all(|line| line.chars().count() <= 100), "{words:?}");
     assert!(words.out.chars().all(|c| c == '\n' || !c.is_control()), "{words:?}");
-    compare(&folder.join("expected.txt"), &words.out);
+    machine_words(&folder.join("expected.txt"), &words.out);
     let json = run(&["doctor", "--json", "--root", text(&tree)]);
     assert_eq!(json.code, Some(code), "{json:?}");
-    compare(&folder.join("expected.json"), &json.out);
+    machine_words(&folder.join("expected.json"), &json.out);
     words
 }
 
@@ -108,6 +93,18 @@ fn a_peer_is_reached_by_address_by_name_and_by_token() {
         let objects = objects(&named.out);
         for name in ["peer", "peer-route", "peer-lanes", "peer-round-trip"] {
             assert_eq!(finding(&objects, name)["state"], "ok", "{named:?}");
+        }
+        // A line for each route: the one that is taken, then those that are not, with their reason and remedy.
+        let routes: Vec<&Value> = objects.iter().filter(|o| o["name"] == "peer-route").collect();
+        assert_eq!(routes.len(), 3, "{named:?}");
+        assert!(
+            routes[0]["found"].as_str().is_some_and(|f| f.starts_with("shm is taken, the fastest")),
+            "{named:?}"
+        );
+        for other in &routes[1..] {
+            assert_eq!(other["state"], "note", "{named:?}");
+            assert!(other["found"].as_str().is_some_and(|f| f.contains("[23 slower]")), "{named:?}");
+            assert!(other["remedy"].is_string(), "{named:?}");
         }
         let lanes = finding(&objects, "peer-lanes")["found"].as_str().unwrap_or_default().to_string();
         assert!(lanes.starts_with("4 of 4 up after "), "{lanes}");

@@ -4,5 +4,7 @@ mod bench;
 mod common;
 mod demo;
 mod doctor;
+mod explain;
 mod files;
 mod refusals;
+mod routes;
