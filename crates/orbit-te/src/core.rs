@@ -234,7 +234,13 @@ impl Core {
 
     /// How long may be slept.
     pub(crate) fn arm(&mut self, now: Instant) -> Arm {
-        match self.router.arm(now) {
+        let arm = self.router.arm(now);
+        self.until(arm)
+    }
+
+    /// No later than what the core itself waits for.
+    fn until(&self, arm: Arm) -> Arm {
+        match arm {
             Arm::Ready => Arm::Ready,
             Arm::Sleep { fd, until } => {
                 let warming = self.warming.iter().map(|warm| warm.until);
@@ -244,12 +250,16 @@ impl Core {
         }
     }
 
-    /// When to step again at the latest; none: not before something comes.
+    /// When to step again at the latest, for a caller who sleeps until then; none: not before something comes.
     pub(crate) fn next_look(&mut self, now: Instant) -> Option<Instant> {
-        match self.arm(now) {
-            Arm::Ready => Some(now),
-            Arm::Sleep { until, .. } => until,
-        }
+        let arm = self.arm(now);
+        wake(arm, now)
+    }
+
+    /// The same for a caller who does not sleep.
+    pub(crate) fn next_step(&mut self, now: Instant) -> Option<Instant> {
+        let arm = self.router.due(now);
+        wake(self.until(arm), now)
     }
 
     /// Takes no more transfers, and gives up all that are under way.
@@ -582,6 +592,13 @@ impl Core {
             }
             self.end_if_over(slot);
         }
+    }
+}
+
+fn wake(arm: Arm, now: Instant) -> Option<Instant> {
+    match arm {
+        Arm::Ready => Some(now),
+        Arm::Sleep { until, .. } => until,
     }
 }
 

@@ -296,8 +296,19 @@ impl Router {
         !self.done.is_empty()
     }
 
-    /// How to wait for more.
+    /// How to wait for more; the next poll looks at every transport.
     pub(crate) fn arm(&mut self, now: Instant) -> Arm {
+        let arm = self.due(now);
+        if let Arm::Sleep { .. } = arm {
+            for route in &mut self.routes {
+                route.looked = now.checked_sub(LOOK).unwrap_or(now);
+            }
+        }
+        arm
+    }
+
+    /// The same for a caller that does not sleep: what the next poll need not look at, it does not.
+    pub(crate) fn due(&mut self, now: Instant) -> Arm {
         if !self.done.is_empty() {
             return Arm::Ready;
         }
@@ -313,7 +324,6 @@ impl Router {
                 Arm::Sleep { fd, until } => {
                     earliest = [earliest, until].into_iter().flatten().min();
                     own = fd;
-                    route.looked = now.checked_sub(LOOK).unwrap_or(now);
                 }
             }
         }

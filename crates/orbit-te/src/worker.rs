@@ -293,7 +293,7 @@ impl Worker {
         loop {
             core = self.tell_ended(core)?;
             let now = clock::now();
-            let wake = self.guarded(&mut core, Some(now), |core| core.next_look(now));
+            let wake = self.guarded(&mut core, Some(now), |core| core.next_step(now));
             if core.has_ended() {
                 continue;
             }
