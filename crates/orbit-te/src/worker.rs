@@ -132,7 +132,7 @@ impl Worker {
         let now = clock::now();
         if let Some(mut core) = core {
             self.guarded(&mut core, true, |core| core.feed_and_settle(self.handover.ring(), now));
-            self.let_go(core);
+            self.let_go(core, now);
         }
         // A caller in the middle of many waits will be back at once; otherwise the worker's thread is called for this.
         let deserted = self.is_away.load(Ordering::Acquire) && self.drivers.load(Ordering::Acquire) == 0;
@@ -150,8 +150,9 @@ impl Worker {
             command = back;
             // The worker's own thread may be the one that is here.
             if let Some(mut core) = self.handover.core().try_lock() {
-                self.guarded(&mut core, true, |core| core.feed(self.handover.ring(), clock::now()));
-                self.let_go(core);
+                let now = clock::now();
+                self.guarded(&mut core, true, |core| core.feed(self.handover.ring(), now));
+                self.let_go(core, now);
             }
             self.attend();
             thread::sleep(Duration::from_micros(50));
@@ -192,7 +193,7 @@ impl Worker {
         while !enough() && now < until {
             match self.handover.core().try_lock() {
                 Some(core) => {
-                    let wake = self.spin(core, until, enough);
+                    let wake = self.spin(core, now, until, enough);
                     napped = false;
                     // A stopped worker's thread closes the core; nothing else is to be done here.
                     if enough() || self.stop.load(Ordering::Acquire) {
@@ -213,7 +214,7 @@ impl Worker {
             // The kick that ended the nap may have been meant for the worker's own thread: it is given on. And who pushed while
             // this thread looked at the core before its nap relies on a look at the ring that somebody acts on.
             if let Some(core) = self.handover.core().try_lock() {
-                self.let_go(core);
+                self.let_go(core, now);
             }
         }
         self.driven_at.store(self.since_epoch(now), Ordering::Release);
@@ -227,11 +228,11 @@ impl Worker {
     fn spin<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
+        mut now: Instant,
         until: Instant,
         enough: impl Fn() -> bool,
     ) -> Option<Instant> {
         self.drives.fetch_add(1, Ordering::AcqRel);
-        let mut now = clock::now();
         let mut quiet_since = now;
         while !enough() && now < until {
             if self.guarded(&mut core, true, |core| core.step(self.handover.ring(), now)) {
@@ -246,7 +247,7 @@ impl Worker {
             }
             now = clock::now();
         }
-        self.let_go(core)
+        self.let_go(core, now)
     }
 
     /// Tells the transfers that are over, with the core free for others meanwhile; none when another thread has taken it.
@@ -288,11 +289,14 @@ impl Worker {
         self.ring_napper();
     }
 
-    /// Lets go of the core, and makes sure that somebody comes back to it in time; when that is.
-    fn let_go<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<Instant> {
+    /// Lets go of the core, and makes sure that somebody comes back to it in time; when that is. `now` is the time of the last step: what
+    /// has come due since is found to be so.
+    fn let_go<'a>(&'a self, mut core: MutexGuard<'a, Core>, mut now: Instant) -> Option<Instant> {
         loop {
-            core = self.tell_ended(core)?;
-            let now = clock::now();
+            if core.has_ended() {
+                core = self.tell_ended(core)?;
+                now = clock::now();
+            }
             let wake = self.guarded(&mut core, Some(now), |core| core.next_step(now));
             if core.has_ended() {
                 continue;
@@ -302,7 +306,8 @@ impl Worker {
                 Some(again) => core = again,
                 None => return wake,
             }
-            self.guarded(&mut core, true, |core| core.feed(self.handover.ring(), clock::now()));
+            now = clock::now();
+            self.guarded(&mut core, true, |core| core.feed(self.handover.ring(), now));
         }
     }
 
@@ -451,7 +456,7 @@ impl Worker {
         let mut core = self.handover.core().lock();
         let any = core.step(self.handover.ring(), clock::now());
         let wake = match self.tell_ended(core) {
-            Some(core) => self.let_go(core),
+            Some(core) => self.let_go(core, clock::now()),
             None => Some(clock::now()),
         };
         (any, wake)
