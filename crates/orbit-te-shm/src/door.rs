@@ -390,8 +390,14 @@ impl Door {
                 (address(&region) - region.backing().base().as_ptr() as u64, Some(file))
             }
         };
-        let stale = NoEntry::admission(orbit_te_wire::Status::StaleGeneration);
-        let hold = Hold::new(lease, generation).ok_or(stale)?;
+        // What ended just now is told as it will be told from now on.
+        let hold = Hold::new(lease, generation).ok_or_else(|| {
+            let status = match region.is_retired() {
+                true => orbit_te_wire::Status::UnknownRegion,
+                false => orbit_te_wire::Status::StaleGeneration,
+            };
+            NoEntry::admission(status)
+        })?;
         let gate = guest.gates.get(free as u32).ok_or(NoEntry::Full)?;
         gate.reset();
         guest.holds[free] = Entry::Held(hold);

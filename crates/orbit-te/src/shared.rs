@@ -227,7 +227,12 @@ impl Shared {
         self.workers.iter().for_each(|worker| worker.attend());
         if let Some(worker) = batch.first_worker() {
             let tell_me = || waiting.on_granted(&thread_waker());
-            worker.drive(&|| waiting.is_granted() || self.is_closed(), &tell_me, timing.deadline());
+            worker.drive(
+                &|| waiting.is_granted() || self.is_closed(),
+                &tell_me,
+                clock::now(),
+                timing.deadline(),
+            );
         }
         match waiting.take() {
             Some(permit) => self.begin(batch, submitted, permit),

@@ -372,14 +372,15 @@ impl Transfer {
 
     /// Blocks the calling thread until it has ended, at most for `limit`; none at the limit, and the transfer goes on.
     pub fn wait_for(&self, limit: Duration) -> Option<Result<Receipt, TransferError>> {
-        let now = clock::now();
+        let mut now = clock::now();
         // One wait of a year is as good as any.
         let until = now + limit.min(A_YEAR);
         for (at, part) in self.state.parts.iter().enumerate() {
-            part.worker.drive(&|| self.state.is_over(at), &|| self.state.unpark_when_done(), until);
+            now =
+                part.worker.drive(&|| self.state.is_over(at), &|| self.state.unpark_when_done(), now, until);
         }
         if let Some(Announcement { worker, .. }) = &self.state.announcement {
-            worker.drive(&|| self.state.is_done(), &|| self.state.unpark_when_done(), until);
+            worker.drive(&|| self.state.is_done(), &|| self.state.unpark_when_done(), now, until);
         }
         // What is left is another thread's to tell.
         let mut inner = self.state.inner.lock();

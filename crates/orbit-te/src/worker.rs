@@ -182,13 +182,18 @@ impl Worker {
     }
 
     /// Drives until enough has happened or the time has come. `tell_me` has this thread unparked when it has, and says whether it has
-    /// not yet; it is asked before the thread sleeps without driving.
-    pub(crate) fn drive(&self, enough: &dyn Fn() -> bool, tell_me: &dyn Fn() -> bool, until: Instant) {
+    /// not yet; it is asked before the thread sleeps without driving. `now` is the time, and so is what it gives back.
+    pub(crate) fn drive(
+        &self,
+        enough: &dyn Fn() -> bool,
+        tell_me: &dyn Fn() -> bool,
+        mut now: Instant,
+        until: Instant,
+    ) -> Instant {
         if enough() {
-            return;
+            return now;
         }
         self.drivers.fetch_add(1, Ordering::AcqRel);
-        let mut now = clock::now();
         let mut napped = false;
         while !enough() && now < until {
             match self.handover.core().try_lock() {
@@ -222,6 +227,7 @@ impl Worker {
         if let Some(next) = self.parked.lock().pop_front() {
             next.unpark();
         }
+        now
     }
 
     /// Steps until `enough`, or nothing has happened for the time of a spin; when to step again at the latest.

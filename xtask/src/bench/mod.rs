@@ -44,7 +44,7 @@ pub(crate) struct BenchArgs {
     /// Where the other engines are installed, once [default: orbit-te/peers in the user's cache folder].
     #[arg(long, value_name = "DIR", requires = "peers")]
     peers_root: Option<PathBuf>,
-    /// Rounds of each point; lists, notifications and checksums have four times as many.
+    /// Rounds of each point; lists, notifications, checksums and same-host have four times as many.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     reps: u16,
     /// Timed part of one repetition.

@@ -1,5 +1,5 @@
 //! What a route was measured to need, by direction and size. Rule: only service time counts, from when the transport began with an op
-//! until its end; one odd op moves nothing much, several in a row do. Nothing is allocated.
+//! until its end; one odd op moves nothing much, the first of all included, several in a row do. Nothing is allocated.
 //!
 //! A [`Prior`] says what is expected of the route before anything is known. What is learnt is the factor by which it is off, for each
 //! direction and class of sizes: so ops of different sizes in one class teach the same thing.
@@ -115,6 +115,11 @@ impl Cell {
     fn learn(&mut self, factor: f32, now: Instant) {
         let probed = std::mem::take(&mut self.probing);
         self.touched = Some(now);
+        if self.samples == 0 && self.odd == 0 && factor > ODD {
+            // It may have been interrupted. Whatever the next one takes is believed.
+            self.odd = 1;
+            return;
+        }
         if self.samples == 0 {
             (self.factor, self.spread, self.odd, self.samples) = (factor, 0.0, 0, 1);
             return;
@@ -166,6 +171,7 @@ impl Rates {
     }
 
     /// Takes in one op that succeeded: what it took since the transport began with it. Zero or one piece is a contiguous op.
+    /// The first of a class says nothing yet if it took much longer than the prior expects.
     pub fn observe(&mut self, kind: OpKind, bytes: u64, pieces: u32, service: Duration, now: Instant) {
         let factor = service.as_nanos() as f32 / self.prior_ns(bytes, pieces);
         // A clock that stood still says nothing, but must not make the route free for ever.
@@ -338,10 +344,19 @@ mod tests {
         assert_eq!((rates.age(Instant::now()), rates.spread(OpKind::Read, SizeClass::of(1))), (None, 0.0));
     }
 
+    /// Something that is much slower than expected is believed the second time.
+    fn learn(rates: &mut Rates, bytes: u64, service: Duration, now: Instant) {
+        let before = rates.expected(OpKind::Read, bytes, 1);
+        rates.observe(OpKind::Read, bytes, 1, service, now);
+        assert_eq!(rates.expected(OpKind::Read, bytes, 1), before, "after one op");
+        rates.observe(OpKind::Read, bytes, 1, service, now);
+    }
+
     #[test]
     fn neighbours_stand_in() {
         let (mut rates, now) = (Rates::new(PRIOR), Instant::now());
-        rates.observe(OpKind::Read, 1 << 20, 1, rates.prior(1 << 20, 1) * 4, now);
+        let four_times = rates.prior(1 << 20, 1) * 4;
+        learn(&mut rates, 1 << 20, four_times, now);
         let times = |rates: &Rates, bytes| {
             rates.expected(OpKind::Read, bytes, 1).as_secs_f64() / rates.prior(bytes, 1).as_secs_f64()
         };
@@ -361,8 +376,8 @@ mod tests {
         let (mut rates, start) = (Rates::new(PRIOR), Instant::now());
         let second = Duration::from_secs(1);
         assert_eq!(rates.due_probe(start, second), None, "what was never used is not idle");
-        rates.observe(OpKind::Read, 100, 1, second, start);
-        rates.observe(OpKind::Write, 1 << 20, 1, second, start + second / 2);
+        rates.observe(OpKind::Read, 100, 1, rates.prior(100, 1), start);
+        rates.observe(OpKind::Write, 1 << 20, 1, rates.prior(1 << 20, 1), start + second / 2);
         assert_eq!(rates.due_probe(start + second / 2, second), None);
         assert_eq!(rates.due_probe(start + second, second), Some((OpKind::Read, SizeClass::of(100))));
         rates.note_probe(OpKind::Read, 100, start + second);
@@ -390,7 +405,8 @@ mod tests {
     fn a_floor_is_judged_by_several_ops() {
         let (mut rates, now) = (Rates::new(PRIOR), Instant::now());
         let floor = |action| Some(Floor { share: 0.3, action });
-        for _ in 0..FLOOR_SAMPLES {
+        // The first one is not believed.
+        for _ in 0..=FLOOR_SAMPLES {
             assert_eq!(rates.floor(OpKind::Read, 4096, floor(FloorAction::Refuse)), Verdict::Fine);
             rates.observe(OpKind::Read, 4096, 1, rates.prior(4096, 1) * 5, now);
         }

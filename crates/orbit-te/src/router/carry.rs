@@ -234,16 +234,23 @@ impl Router {
             return;
         };
         let (kind, began) = (Kind::of(&flight.op, flight.demand), flight.began);
-        let leg = self.peers.get_mut(kind.link.slot as usize).and_then(Option::as_mut);
-        let leg = leg.filter(|legs| legs.link == kind.link).and_then(|legs| legs.legs.get_mut(at));
-        let leg = leg.and_then(Option::as_mut);
+        let legs = self.peers.get_mut(kind.link.slot as usize).and_then(Option::as_mut);
+        let (known, leg) = match legs.filter(|legs| legs.link == kind.link) {
+            Some(legs) => {
+                let (known, legs) = legs.region(&kind.key);
+                (known, legs.get_mut(at).and_then(Option::as_mut))
+            }
+            None => (None, None),
+        };
         match completion.result {
             Ok(()) => {
                 if let Some(leg) = leg {
+                    let is_first = known.is_some_and(|known| known.is_first_use(self.routes[at].id));
                     // What came before it on this leg was served first.
                     let service = now.saturating_duration_since(began.max(leg.last_end));
                     let floor = self.policy.settings().floor;
-                    let low = leg.observe((kind.kind, kind.bytes, kind.pieces), service, floor, now);
+                    let op = (kind.kind, kind.bytes, kind.pieces);
+                    let low = if is_first { None } else { leg.observe(op, service, floor, now) };
                     leg.health.succeeded(now);
                     leg.last_end = now;
                     if let Some(share) = low {
