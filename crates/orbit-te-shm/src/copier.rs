@@ -3,11 +3,11 @@
 
 #![allow(unsafe_code)]
 
-use crate::sys::{self, Crew, Method};
+use crate::sys::{self, Crew, Method, Piece};
 use std::time::Instant;
 
 /// Shorter copies are made by the C library: they gain nothing else, and a look at the clock would be felt.
-const LEAST_BYTES: usize = 32 * 1024;
+pub(crate) const LEAST_BYTES: usize = 32 * 1024;
 /// Sizes from [`LEAST_BYTES`] on by twos; the last has all larger ones.
 const CLASSES: usize = 8;
 /// Copies that several threads make together are at least so long.
@@ -22,7 +22,7 @@ const TRIES: u32 = 4;
 /// A mean is taken over about so many copies.
 const MEMORY: f32 = 8.0;
 /// A copy counts for at most so many times the mean: the thread may have been interrupted.
-const MOST_TIMES: f32 = 3.0;
+const MOST_TIMES: f32 = 1.5;
 
 /// A way of copying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +58,8 @@ const fn class(ways: usize) -> Class {
 #[derive(Debug)]
 pub(crate) struct Copier {
     classes: [Class; CLASSES],
+    /// Of many short copies after each other.
+    pieces: Class,
     helpers: usize,
     /// Called together for the first copy that is large enough.
     crew: Option<Crew>,
@@ -67,12 +69,13 @@ impl Copier {
     /// One with so many helpers for large copies.
     pub(crate) fn new(helpers: usize) -> Copier {
         let streams = Method::Streaming.is_there();
-        let mut classes = [class(1 + usize::from(streams)); CLASSES];
+        let alone = class(1 + usize::from(streams));
+        let mut classes = [alone; CLASSES];
         let helpers = if streams { helpers } else { 0 };
         if helpers > 0 {
             classes[CLASSES - 1].ways = WAYS;
         }
-        Copier { classes, helpers, crew: None }
+        Copier { classes, pieces: alone, helpers, crew: None }
     }
 
     /// Whether copies of [`SHARED_BYTES`] and more are better not cut into smaller ones.
@@ -108,6 +111,24 @@ impl Copier {
             (Way::Together, None) => unsafe { sys::copy(to, from, length, Method::Cached) },
         }
         class.learn(way, begin.elapsed().as_nanos() as f32 * 1024.0 / length as f32);
+    }
+
+    /// Copies pieces, each shorter than [`LEAST_BYTES`], by the way that is chosen for such.
+    ///
+    /// # Safety
+    /// As [`sys::copy`], for each piece.
+    pub(crate) unsafe fn copy_pieces(&mut self, pieces: &[Piece]) {
+        let length: usize = pieces.iter().map(|piece| piece.length).sum();
+        if length < LEAST_BYTES {
+            // SAFETY: the caller's promise; this method is always there.
+            return unsafe { sys::copy_pieces(pieces, Method::Cached) };
+        }
+        let way = self.pieces.choose();
+        let Way::Alone(method) = ALL[way] else { return debug_assert!(false, "a crew for pieces") };
+        let begin = Instant::now();
+        // SAFETY: the caller's promise; only ways that are there are chosen.
+        unsafe { sys::copy_pieces(pieces, method) };
+        self.pieces.learn(way, begin.elapsed().as_nanos() as f32 * 1024.0 / length as f32);
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::ops::OpSlot;
 use crate::sys::Window;
 use orbit_te_memory::{Access, RemoteKey};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What an owner is shown: region, generation, key.
 pub(crate) type Shown = [u64; 3];
@@ -25,6 +25,13 @@ pub(crate) struct Open {
     pub(crate) expires: Option<Instant>,
     /// Where it is mapped.
     pub(crate) window: Option<Window>,
+}
+
+impl Open {
+    /// Takes the time that its pages have cost since it was asked last.
+    pub(crate) fn take_prepared(&mut self) -> Duration {
+        self.window.as_mut().map_or(Duration::ZERO, Window::take_prepared)
+    }
 }
 
 /// Where a region stands.

@@ -3,16 +3,16 @@
 
 #![allow(unsafe_code)]
 
-use crate::copier::Copier;
+use crate::copier::{Copier, LEAST_BYTES};
 use crate::entry::Open;
 use crate::ops::OpState;
-use crate::sys::{Direction, Gate, MOST_RANGES, Process};
+use crate::sys::{Direction, Gate, MOST_RANGES, Piece, Process, Window};
 use orbit_te_memory::{Access, LocalKey};
 use orbit_te_transport::{OpError, OpErrorCode, OpKind};
 use orbit_te_wire::check_pieces;
 
-/// Pages are made present ahead for copies of at least this many bytes; others take them as they find them.
-const EXPECT_BYTES: u64 = 256 * 1024;
+/// So many short pieces are copied in one go.
+const MOST_PIECES: usize = 256;
 
 /// What a step made of an op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,28 +119,56 @@ fn directly(state: &mut OpState, open: &mut Open, copier: &mut Copier, most: u64
     let window = open.window.as_mut().ok_or(broken)?;
     let kind = state.op.kind;
     let mut left = most.min(state.op.local.length - state.moved);
+    if state.op.pieces.is_none() {
+        let (address, offset, _) = next(state);
+        let Piece { to, from, length } = piece(kind, address, window, (offset, left)).ok_or(broken)?;
+        // SAFETY: as below.
+        unsafe { copier.copy(to, from, length) };
+        state.moved += left;
+        return Ok(());
+    }
+    const NONE: Piece = Piece { to: std::ptr::null_mut(), from: std::ptr::null(), length: 0 };
+    let mut pieces = [NONE; MOST_PIECES];
     while left > 0 {
-        let (address, offset, of_piece) = next(state);
-        let length = of_piece.min(left);
-        if length >= EXPECT_BYTES {
-            window.expect(offset, length);
-        }
-        let there = window.range(offset, length).ok_or(broken)?;
-        let here = address as *mut u8;
-        // SAFETY: the local range is valid by the promise of whoever submitted the op, who keeps it until the completion; the other lies
-        // inside of the window, whose file can't be cut short, and which the rights that were checked let be written. The gate was passed,
-        // so the owner does not use it for anything else. Both are of different mappings: the owner's range is not among those that the
-        // submitter may name as his own, unless both are one process's, where overlapping is the caller's mixture to have.
-        unsafe {
-            match kind {
-                OpKind::Write => copier.copy(there, here, length as usize),
-                OpKind::Read => copier.copy(here, there, length as usize),
+        let mut count = 0;
+        while left > 0 && count < MOST_PIECES {
+            let (address, offset, of_piece) = next(state);
+            let length = of_piece.min(left);
+            let is_long = length >= LEAST_BYTES as u64;
+            if is_long && count > 0 {
+                break;
+            }
+            pieces[count] = piece(kind, address, window, (offset, length)).ok_or(broken)?;
+            count += 1;
+            advance(state, length, of_piece);
+            left -= length;
+            if is_long {
+                break;
             }
         }
-        advance(state, length, of_piece);
-        left -= length;
+        // SAFETY: the local ranges are valid by the promise of whoever submitted the op, who keeps them until the completion; the others lie
+        // inside of the window, whose file can't be cut short, and which the rights that were checked let be written. The gate was passed,
+        // so the owner does not use them for anything else. Both are of different mappings: the owner's range is not among those that the
+        // submitter may name as his own, unless both are one process's, where overlapping is the caller's mixture to have.
+        unsafe {
+            match &pieces[..count] {
+                [one] => copier.copy(one.to, one.from, one.length),
+                several => copier.copy_pieces(several),
+            }
+        }
     }
     Ok(())
+}
+
+/// A part of an op, with its pages made present; none outside of the window.
+fn piece(kind: OpKind, address: u64, window: &mut Window, (offset, length): (u64, u64)) -> Option<Piece> {
+    let (here, there) = (address as *mut u8, window.range(offset, length)?);
+    window.expect(offset, length);
+    let (to, from) = match kind {
+        OpKind::Write => (there, here),
+        OpKind::Read => (here, there),
+    };
+    Some(Piece { to, from: from.cast_const(), length: length as usize })
 }
 
 fn by_kernel(

@@ -32,6 +32,13 @@ enum Content {
     Over,
 }
 
+impl OpState {
+    /// One of which nothing has been done.
+    pub(crate) fn new(op: Op) -> OpState {
+        OpState { op, moved: 0, piece: 0, within: 0, begun: false, checked: false }
+    }
+}
+
 struct Place {
     turn: u32,
     content: Content,
@@ -66,8 +73,7 @@ impl OpTable {
         let index = self.free.pop()?;
         let place = &mut self.places[index as usize];
         place.turn = place.turn.wrapping_add(1);
-        place.content =
-            Content::UnderWay(OpState { op, moved: 0, piece: 0, within: 0, begun: false, checked: false });
+        place.content = Content::UnderWay(OpState::new(op));
         Some(OpSlot { index, turn: place.turn })
     }
 

@@ -9,7 +9,7 @@ use crate::domain::name;
 use crate::entry::{Entry, Shown, shown};
 use crate::link::{Link, State};
 use crate::mover::{self, Step};
-use crate::ops::{OpSlot, OpTable};
+use crate::ops::{OpSlot, OpState, OpTable};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use orbit_te_memory::KindSet;
 use orbit_te_transport::{
@@ -57,6 +57,8 @@ pub struct ShmTransport {
     /// What calls may still copy before the next poll.
     may_copy_bytes: u64,
     looked: Option<Instant>,
+    /// What pages have cost since somebody asked.
+    prepared: Duration,
     /// When something is due, at the earliest.
     next_timer: Option<Instant>,
     closed: bool,
@@ -85,6 +87,7 @@ impl ShmTransport {
             epoll,
             may_copy_bytes: EAGER_BYTES,
             looked: None,
+            prepared: Duration::ZERO,
             next_timer: None,
             closed: false,
         })
@@ -197,6 +200,7 @@ impl ShmTransport {
             most = most.max(SHARED_BYTES as u64);
         }
         let (step, closed) = mover::step(state, open, gate, up.process.as_ref(), &mut self.copier, most);
+        self.prepared += open.take_prepared();
         let moved = state.moved - before;
         match step {
             Step::On => drop(self.ready.take_turn(false)),
@@ -431,6 +435,31 @@ unsafe impl Transport for ShmTransport {
         taken
     }
 
+    unsafe fn at_once(&mut self, op: &Op, now: Instant) -> bool {
+        let length = op.local.length;
+        let is_small = (1..=POLL_BYTES).contains(&length) && op.pieces.is_none() && !op.verify.is_on();
+        if self.closed || !is_small || !self.ready.is_empty() {
+            return false;
+        }
+        let (id, key) = (op.link, shown(&op.remote.key));
+        let Some(link) = link_of(&mut self.links, id) else { return false };
+        let (State::Up(up), Some(Entry::Open(open))) = (&link.state, link.entries.find(&key)) else {
+            return false;
+        };
+        let mut state = OpState::new(*op);
+        if open.expires.is_some_and(|at| at <= now) || mover::check(&state, open).is_err() {
+            return false;
+        }
+        let Some(gate) = up.gates.get(open.gate) else { return false };
+        let (step, closed) =
+            mover::step(&mut state, open, gate, up.process.as_ref(), &mut self.copier, length);
+        self.prepared += open.take_prepared();
+        if closed {
+            self.leave(id, &key);
+        }
+        step == Step::Done
+    }
+
     unsafe fn notify(&mut self, _notice: &Notice, _now: Instant) -> bool {
         false
     }
@@ -461,6 +490,10 @@ unsafe impl Transport for ShmTransport {
         any |= !self.news.is_empty();
         out.events.append(&mut self.news);
         any
+    }
+
+    fn take_prepared(&mut self) -> Duration {
+        std::mem::take(&mut self.prepared)
     }
 
     fn arm(&mut self, now: Instant) -> Arm {

@@ -10,7 +10,7 @@ use crate::progress::{Arm, Progress};
 use crate::signs::{LinkLanes, Signs};
 use orbit_te_wire::PeerId;
 use std::ops::RangeInclusive;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Moves bytes between this process and its peers. Belongs to one worker at a time, never blocks, owns no thread.
 ///
@@ -58,6 +58,16 @@ pub unsafe trait Transport: Send {
     /// may be used again.
     unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize;
 
+    /// Carries an op from beginning to end by this call, where that is the transport's way, needs no answer of the peer, and nothing that was
+    /// submitted is still to be moved before it; whether it has. There is no completion for it. After true its bytes are in place, as promise 2 says; after false nothing is
+    /// under way for it and nothing of it is touched any more, at either side, but bytes may have been moved: the caller may submit it.
+    ///
+    /// # Safety
+    /// As [`Transport::submit`], for as long as the call lasts.
+    unsafe fn at_once(&mut self, _op: &Op, _now: Instant) -> bool {
+        false
+    }
+
     /// Takes a notification; false, which is no error, when it is full, or carries none by
     /// [`Capabilities::notifications`](crate::Capabilities::notifications). It completes as an op does, and counts as one: with
     /// success once the peer's [`Mailbox`](crate::Mailbox) has taken it, with the mailbox's answer, or with an error of its link; after
@@ -80,6 +90,12 @@ pub unsafe trait Transport: Send {
     /// Makes progress, adds at most `budget` completions to what is in `out`, and says whether anything happened at all;
     /// true whenever it added something.
     fn poll(&mut self, now: Instant, budget: usize, out: &mut Progress) -> bool;
+
+    /// Takes the time that calls have spent, since this was asked last, on what later ops find done, such as pages that were made present:
+    /// it says nothing of how long these will take.
+    fn take_prepared(&mut self) -> Duration {
+        Duration::ZERO
+    }
 
     /// How to wait for more. Call it after a poll that found nothing, and directly before sleeping.
     fn arm(&mut self, now: Instant) -> Arm;

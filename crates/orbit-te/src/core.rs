@@ -3,6 +3,9 @@
 
 #![allow(unsafe_code)]
 
+mod active;
+
+use self::active::Active;
 use crate::announcer::{self, Announcer};
 use crate::command::Command;
 use crate::condition::PeerCondition;
@@ -11,10 +14,12 @@ use crate::error::{Error, TransferError};
 use crate::peer::LinkStatus;
 use crate::receipt::{Landed, Tally};
 use crate::retention::Retention;
+use crate::route::RouteId;
 use crate::router::{Done, Found, Router};
 use crate::sync::ArrayQueue;
 use crate::transfer::TransferState;
 use crate::warming::Warm;
+use orbit_te_memory::Lease;
 use orbit_te_transport::{
     Arm, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Signs, Token, TransportError,
 };
@@ -29,49 +34,6 @@ const SUBMIT_OPS: usize = 64;
 const CLOSED_LINKS: usize = 64;
 /// Completions taken in one poll.
 const POLL_BUDGET: usize = 256;
-
-struct Active {
-    transfer: Arc<TransferState>,
-    part: usize,
-    /// Requests handed to the transport, from the front.
-    submitted: usize,
-    /// Requests that are over.
-    over: usize,
-    tally: Tally,
-    error: Option<TransferError>,
-    given_up: GivenUp,
-    /// Whether its peer was asked for a sign, half-way to the deadline.
-    asked: bool,
-    /// What the peer looked like at the deadline.
-    peer: Option<PeerCondition>,
-}
-
-impl Active {
-    fn ops(&self) -> &[Op] {
-        &self.transfer.parts[self.part].ops
-    }
-
-    /// When it is looked at next if nothing happens before.
-    /// A little past half-way, so that an answer to the question asked then counts as one of the second half.
-    fn next_look(&self) -> Instant {
-        let deadline = self.transfer.deadline;
-        if self.asked {
-            deadline
-        } else {
-            deadline.checked_sub(self.transfer.after / 8 * 3).unwrap_or(deadline)
-        }
-    }
-
-    /// The link of the first request that is not over.
-    fn awaited_link(&self) -> Option<LinkId> {
-        let is_over = |op: &&Op| self.transfer.records.is_over(op.token.0 as usize);
-        self.ops().iter().find(|op| !is_over(op)).map(|op| op.link)
-    }
-
-    fn priority(&self) -> Priority {
-        self.transfer.parts[self.part].priority()
-    }
-}
 
 #[derive(Default)]
 struct Share {
@@ -186,6 +148,22 @@ impl Core {
             }
         }
         self.hand_over(now) | self.announcer.hand_over(&mut self.router, now) | any
+    }
+
+    /// Carries out one op on the calling thread, if nothing waits and its route allows it; by which one, and when it ended. None: nothing is
+    /// under way for it. The lease is that of the op's own region.
+    pub(crate) fn at_once(
+        &mut self,
+        ring: &ArrayQueue<Command>,
+        (op, _lease): (&Op, &Lease),
+        now: Instant,
+    ) -> Option<(RouteId, Instant)> {
+        if self.closed.is_some() || !ring.is_empty() || !self.waiting.is_empty() {
+            return None;
+        }
+        // SAFETY: the span was made from a slice of a live region, whose lease the caller holds until the call has returned, and with
+        // it everything that is done for the op.
+        unsafe { self.router.at_once(op, now) }
     }
 
     /// As [`Core::feed`], and takes the ends of what was done at once.
@@ -314,17 +292,7 @@ impl Core {
             return;
         }
         let priority = transfer.parts[part].priority();
-        let active = Active {
-            transfer,
-            part,
-            submitted: 0,
-            over: 0,
-            tally: Tally::default(),
-            error: None,
-            given_up: GivenUp::No,
-            asked: false,
-            peer: None,
-        };
+        let active = Active::new(transfer, part);
         let look = active.next_look();
         let slot = match self.free.pop() {
             Some(slot) => {

@@ -55,6 +55,7 @@
 
 mod admission;
 mod announcer;
+mod at_once;
 mod batch;
 mod builder;
 mod catalogue;

@@ -234,6 +234,32 @@ pub struct Receipt {
     pub records: Requests,
 }
 
+impl Receipt {
+    /// Of one request that a route has carried whole.
+    pub(crate) fn of_one(route: RouteId, bytes: u64, (submitted, ended): (Instant, Instant)) -> Receipt {
+        let mut routes = RouteBytes::default();
+        routes.add(route, bytes);
+        let records = Requests::new(std::iter::once(bytes));
+        records.done(0);
+        Receipt {
+            bytes,
+            requests: 1,
+            route: Some(route),
+            routes,
+            retries: 0,
+            attempts: Vec::new(),
+            submitted,
+            begun: Some(submitted),
+            ended,
+            elapsed: ended - submitted,
+            landed: Landed::Whole,
+            fenced: true,
+            error: None,
+            records,
+        }
+    }
+}
+
 /// Bytes by route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RouteBytes {

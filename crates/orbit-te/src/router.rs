@@ -122,6 +122,8 @@ pub(crate) struct Router {
     unmeasured: Rates,
     policy: Arc<Policy>,
     counts: Arc<ReasonCounts>,
+    /// When an op last ended whose bytes were moved by calls, on whatever route: one thread makes them, so the next one began after it.
+    own_work_end: Instant,
     /// Kept for their memory.
     ops: Vec<Op>,
     progress: Progress,
@@ -167,6 +169,7 @@ impl Router {
             unmeasured: Rates::new(Prior::of(RouteId::TCP, false)),
             policy,
             counts,
+            own_work_end: now,
             ops: Vec::with_capacity(64),
             progress: Progress::with_capacity(BUDGET),
             events: Vec::new(),
@@ -187,6 +190,7 @@ impl Router {
             unmeasured: Rates::new(Prior::of(RouteId::TCP, false)),
             policy: Arc::default(),
             counts: Arc::default(),
+            own_work_end: crate::clock::now(),
             ops: Vec::new(),
             progress: Progress::default(),
             events: Vec::new(),

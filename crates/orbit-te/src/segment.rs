@@ -183,20 +183,27 @@ impl Segment {
     }
 
     /// [`Segment::write`] and [`Transfer::wait`] in one: blocks the calling thread until the bytes are in place or the default
-    /// deadline has passed.
+    /// deadline has passed. Up to a MiB, by a route on which the copy is made by the calling thread, it is the fastest way to move bytes:
+    /// it costs a few hundred nanoseconds beside the copy.
     ///
     /// # Errors
     /// As [`Segment::write`]; the inner result is the transfer's.
     pub fn write_and_wait(&self, offset: u64, from: &Slice) -> Result<Result<Receipt, TransferError>, Error> {
-        Ok(self.write(offset, from)?.wait())
+        match self.at_once(OpKind::Write, offset, from) {
+            Some(receipt) => Ok(Ok(receipt)),
+            None => Ok(self.write(offset, from)?.wait()),
+        }
     }
 
-    /// [`Segment::read`] and [`Transfer::wait`] in one.
+    /// [`Segment::read`] and [`Transfer::wait`] in one, as [`Segment::write_and_wait`].
     ///
     /// # Errors
     /// As [`Segment::write`]; the inner result is the transfer's.
     pub fn read_and_wait(&self, offset: u64, into: &Slice) -> Result<Result<Receipt, TransferError>, Error> {
-        Ok(self.read(offset, into)?.wait())
+        match self.at_once(OpKind::Read, offset, into) {
+            Some(receipt) => Ok(Ok(receipt)),
+            None => Ok(self.read(offset, into)?.wait()),
+        }
     }
 
     /// The remote end of a request, or what is wrong with it.

@@ -14,11 +14,13 @@ use crate::error::Error;
 use crate::guard;
 use crate::handover::{FOREVER, Handover};
 use crate::retention::Retention;
+use crate::route::RouteId;
 use crate::router::Router;
 use crate::sleeper::Sleeper;
 use crate::sync::MutexGuard;
 use crate::transfer::TransferState;
-use orbit_te_transport::{Arm, Capabilities, TransportError};
+use orbit_te_memory::Lease;
+use orbit_te_transport::{Arm, Capabilities, Op, TransportError};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -142,6 +144,24 @@ impl Worker {
             self.attend();
         }
         Ok(())
+    }
+
+    /// Has the core carry out one op on the calling thread, as [`Core::at_once`]; none also where another thread has the core.
+    pub(crate) fn at_once(&self, op: (&Op, &Lease), now: Instant) -> Option<(RouteId, Instant)> {
+        let mut core = self.handover.core().try_lock()?;
+        let done = self.guarded(&mut core, None, |core| core.at_once(self.handover.ring(), op, now));
+        if core.has_ended() {
+            // It has failed just now.
+            self.let_go(core, now);
+            return done;
+        }
+        // The core waits for what it waited for before: nobody is to wake sooner.
+        if let Some(mut core) = self.handover.part(core, FOREVER, || {}, || {}) {
+            let now = clock::now();
+            self.guarded(&mut core, true, |core| core.feed(self.handover.ring(), now));
+            self.let_go(core, now);
+        }
+        done
     }
 
     /// As [`Worker::submit`], for commands that must not be lost: waits for room.

@@ -9,7 +9,7 @@ mod process;
 mod socket;
 mod window;
 
-pub(crate) use copy::{Method, copy};
+pub(crate) use copy::{Method, Piece, copy, copy_pieces};
 pub(crate) use crew::Crew;
 pub(crate) use gates::{Gate, Gates};
 pub(crate) use process::{Direction, MOST_RANGES, Process, is_alive};

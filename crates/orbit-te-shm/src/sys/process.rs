@@ -2,8 +2,10 @@
 //! Rule: addresses go to the kernel as numbers; what can't be touched is an error, never a fault of this process.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// Ranges in one call: the kernel's own limit is 1,024 at each side.
 pub(crate) const MOST_RANGES: usize = 64;
@@ -17,29 +19,43 @@ pub(crate) enum Direction {
     Write,
 }
 
+/// How long a look at a process counts. Numbers are given out in a circle, so that one does not come back before as many processes were made
+/// as there are numbers: hundreds at the least, and each takes a processor some microseconds to make, to end and to be waited for.
+const LOOK: Duration = Duration::from_micros(100);
+
 /// Another process, by its number here; or this one.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: i32,
     /// Tells when it has ended, so that its number is not used when it may be another's.
     watch: Option<OwnedFd>,
+    /// When it was last seen not to have ended.
+    seen: Cell<Option<Instant>>,
 }
 
 impl Process {
     /// The process of this number, and a descriptor that tells its end.
     pub(crate) fn new(pid: i32, watch: Option<OwnedFd>) -> Process {
-        Process { pid, watch }
+        Process { pid, watch, seen: Cell::new(None) }
     }
 
     /// This process: for memory that may vanish, which only the kernel touches without harm.
     pub(crate) fn own() -> Process {
-        Process { pid: std::process::id() as i32, watch: None }
+        Process { pid: std::process::id() as i32, watch: None, seen: Cell::new(None) }
     }
 
-    /// Whether it is known to have ended. Its number belongs to nobody else before its parent has asked for its end, and for a long time
+    /// Whether it is known to have ended. Its number belongs to nobody else before its parent has asked for its end, and for a while
     /// afterwards, so who looks right before a copy copies into no other process.
     pub(crate) fn has_ended(&self) -> bool {
-        self.watch.as_ref().is_some_and(|watch| !is_alive(watch))
+        let Some(watch) = &self.watch else { return false };
+        let now = Instant::now();
+        // A call less for most copies: it takes as long as one of a few KiB.
+        if self.seen.get().is_some_and(|seen| now.saturating_duration_since(seen) < LOOK) {
+            return false;
+        }
+        let alive = is_alive(watch);
+        self.seen.set(alive.then_some(now));
+        !alive
     }
 
     /// Copies between pairs of ranges, here and there, of the same lengths; how many bytes. Fewer than all where one of the ranges can't

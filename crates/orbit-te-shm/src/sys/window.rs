@@ -5,10 +5,10 @@ use crate::sys::gates::must_be_sealed;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
 const PAGE_BYTES: u64 = 4096;
-/// Pages are made present by this many bytes at a time, where a copy touches all of them: a call for many pages costs a third of a fault
-/// for each.
+/// Pages are made present by this many bytes at a time.
 const GRANULE_BYTES: u64 = 256 * 1024;
 
 /// A mapped region.
@@ -22,6 +22,7 @@ pub(crate) struct Window {
     writable: bool,
     /// A bit for each granule whose pages are present.
     present: Vec<u64>,
+    prepared: Duration,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; no references to its bytes are given out.
@@ -50,7 +51,7 @@ impl Window {
         unsafe { libc::madvise(start.as_ptr(), mapped, libc::MADV_DONTFORK) };
         let granules = (lead + length).div_ceil(GRANULE_BYTES);
         let present = vec![0; granules.div_ceil(64) as usize];
-        Ok(Window { start, mapped, lead, length, writable, present })
+        Ok(Window { start, mapped, lead, length, writable, present, prepared: Duration::ZERO })
     }
 
     /// The address of a range of the region; none outside of it. Good while the window lives.
@@ -60,10 +61,11 @@ impl Window {
             .then(|| self.start.as_ptr().cast::<u8>().wrapping_add((self.lead + offset) as usize))
     }
 
-    /// Makes pages present that a copy of this range touches whole.
+    /// Makes the pages present that a copy of this range touches, and their neighbours: a fault for each would cost three times as much, and
+    /// each first use of a page again.
     pub(crate) fn expect(&mut self, offset: u64, length: u64) {
         let (from, to) = (self.lead + offset, self.lead + offset + length);
-        let (mut granule, end) = (from.div_ceil(GRANULE_BYTES), to / GRANULE_BYTES);
+        let (mut granule, end) = (from / GRANULE_BYTES, to.div_ceil(GRANULE_BYTES));
         while granule < end {
             let first = granule;
             while granule < end && !self.is_present(granule) {
@@ -71,15 +73,25 @@ impl Window {
                 granule += 1;
             }
             if granule > first {
-                let advice = if self.writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-                let at = self.start.as_ptr().cast::<u8>().wrapping_add((first * GRANULE_BYTES) as usize);
-                let bytes = (granule - first) * GRANULE_BYTES;
-                // SAFETY: the range lies inside of the mapping, since it lies inside of the range asked for; the advice changes no
-                // contents. A kernel that does not know it, or has no memory, leaves the pages to be made by the copy.
-                unsafe { libc::madvise(at.cast(), bytes as usize, advice) };
+                self.populate(first * GRANULE_BYTES, (granule * GRANULE_BYTES).min(self.lead + self.length));
             }
             granule += 1;
         }
+    }
+
+    fn populate(&mut self, from: u64, to: u64) {
+        let begin = Instant::now();
+        let advice = if self.writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+        let at = self.start.as_ptr().cast::<u8>().wrapping_add(from as usize);
+        // SAFETY: the range begins at a page and ends inside of the mapping or with its last page; the advice changes no contents. A kernel
+        // that does not know it, or has no memory, leaves the pages to be made by the copy.
+        unsafe { libc::madvise(at.cast(), (to - from) as usize, advice) };
+        self.prepared += begin.elapsed();
+    }
+
+    /// Takes the time that pages have cost since it was asked last.
+    pub(crate) fn take_prepared(&mut self) -> Duration {
+        std::mem::take(&mut self.prepared)
     }
 
     fn is_present(&self, granule: u64) -> bool {

@@ -12,7 +12,10 @@ use crate::clock;
 use crate::route::{Reason, Refusal, RouteId, RouteSet};
 use orbit_te_transport::{Completion, ErrorClass, Event, Notice, Op, OpError, OpErrorCode, Token};
 use std::ops::RangeInclusive;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// What an op takes whatever its size, as if it were bytes.
+const SAME_FOR_ALL_BYTES: u64 = 4096;
 
 impl Router {
     /// Takes ops from the front, and says how many, as [`Transport::submit`].
@@ -198,12 +201,26 @@ impl Router {
         progress.clear();
         let route = &mut self.routes[at];
         let any = route.transport.poll(now, BUDGET, &mut progress);
+        let mut prepared = Duration::ZERO;
         if route.is_own_work && !progress.completions.is_empty() {
             // The poll has copied, which took its time.
             now = clock::now();
+            prepared = route.transport.take_prepared();
         }
-        for completion in progress.completions.drain(..) {
-            self.completed(at, completion, now);
+        if let Some(first) = progress.completions.first() {
+            // Those that are found together ended one after the other, and not all just now.
+            let since = self.served_since(at, first.token, prepared, now);
+            let weight = |completion: &Completion| completion.bytes + SAME_FOR_ALL_BYTES;
+            let all: u64 = progress.completions.iter().map(weight).sum();
+            let mut so_far = 0;
+            for completion in progress.completions.drain(..) {
+                so_far += weight(&completion);
+                let ended = match so_far == all {
+                    true => now,
+                    false => since + (now - since).mul_f64(so_far as f64 / all as f64),
+                };
+                self.completed(at, completion, ended);
+            }
         }
         let base = self.routes.len() - 1;
         for event in progress.events.drain(..) {
@@ -214,6 +231,22 @@ impl Router {
         }
         self.progress = progress;
         any
+    }
+
+    /// When the route began to serve an op: what came before it on its leg was served first, and no op is to blame for `prepared`.
+    fn served_since(&mut self, at: usize, token: Token, prepared: Duration, now: Instant) -> Instant {
+        let own_work_end = self.own_work_end;
+        let is_own_work = self.routes[at].is_own_work;
+        let Some(flight) = self.flights.get_mut(token) else { return now };
+        let (link, mut began) = (flight.op.link, flight.began);
+        if is_own_work {
+            began = began.max(own_work_end);
+            self.own_work_end = now;
+        }
+        let leg = self.peer(link).and_then(|legs| legs.legs.get_mut(at)).and_then(Option::as_mut);
+        let Some(leg) = leg else { return now };
+        leg.last_end = (began.max(leg.last_end) + prepared).min(now);
+        leg.last_end
     }
 
     fn completed(&mut self, at: usize, completion: Completion, now: Instant) {
@@ -234,38 +267,16 @@ impl Router {
             return;
         };
         let (kind, began) = (Kind::of(&flight.op, flight.demand), flight.began);
-        let legs = self.peers.get_mut(kind.link.slot as usize).and_then(Option::as_mut);
-        let (known, leg) = match legs.filter(|legs| legs.link == kind.link) {
-            Some(legs) => {
-                let (known, legs) = legs.region(&kind.key);
-                (known, legs.get_mut(at).and_then(Option::as_mut))
-            }
-            None => (None, None),
-        };
         match completion.result {
             Ok(()) => {
-                if let Some(leg) = leg {
-                    let is_first = known.is_some_and(|known| known.is_first_use(self.routes[at].id));
-                    // What came before it on this leg was served first.
-                    let service = now.saturating_duration_since(began.max(leg.last_end));
-                    let floor = self.policy.settings().floor;
-                    let op = (kind.kind, kind.bytes, kind.pieces);
-                    let low = if is_first { None } else { leg.observe(op, service, floor, now) };
-                    leg.health.succeeded(now);
-                    leg.last_end = now;
-                    if let Some(share) = low {
-                        let percent = (share * 100.0) as u16;
-                        self.counts.add(Reason::BelowFloor { percent });
-                        let route = self.routes[at].id.name();
-                        tracing::warn!(route, link = ?kind.link, bytes = kind.bytes, percent, "a route runs below its floor");
-                    }
-                }
+                self.succeeded(at, &kind, began, now);
                 self.finish(token, Ok(()), completion.bytes, completion.touched);
             }
             Err(error) => {
                 let reason = reason(error);
                 let may_help = reason.is_some();
-                if let Some(leg) = leg {
+                let legs = self.peer(kind.link);
+                if let Some(leg) = legs.and_then(|legs| legs.legs.get_mut(at)).and_then(Option::as_mut) {
                     leg.last_end = now;
                     if reason == Some(Reason::LinkDown) {
                         leg.health.failed(now, Reason::LinkDown);
@@ -300,6 +311,56 @@ impl Router {
                 self.again.push_back(token);
             }
         }
+    }
+
+    /// Learns from an op that a route has carried.
+    fn succeeded(&mut self, at: usize, kind: &Kind, began: Instant, now: Instant) {
+        let (id, floor) = (self.routes[at].id, self.policy.settings().floor);
+        let Some(legs) = self.peer(kind.link) else { return };
+        let (known, legs) = legs.region(&kind.key);
+        let is_first = known.is_some_and(|known| known.is_first_use(id));
+        let Some(leg) = legs.get_mut(at).and_then(Option::as_mut) else { return };
+        // What came before it on this leg was served first.
+        let service = now.saturating_duration_since(began.max(leg.last_end));
+        let op = (kind.kind, kind.bytes, kind.pieces);
+        let low = if is_first { None } else { leg.observe(op, service, floor, now) };
+        leg.health.succeeded(now);
+        leg.last_end = now;
+        if let Some(share) = low {
+            let percent = (share * 100.0) as u16;
+            self.counts.add(Reason::BelowFloor { percent });
+            let route = id.name();
+            tracing::warn!(route, link = ?kind.link, bytes = kind.bytes, percent, "a route runs below its floor");
+        }
+    }
+
+    /// Carries an op from beginning to end by this call, if the route that is best for it moves bytes by calls and has nothing under way;
+    /// which one it was, and when it ended. None: as after [`Transport::at_once`].
+    ///
+    /// # Safety
+    /// As [`Transport::at_once`].
+    pub(crate) unsafe fn at_once(&mut self, op: &Op, now: Instant) -> Option<(RouteId, Instant)> {
+        if self.routes.len() == 1 {
+            return None;
+        }
+        let kind = Kind::of(op, None);
+        let plan = self.plan(&kind, (0, RouteSet::NONE), now);
+        let id = plan.route.ok()?;
+        let at = self.routes.iter().position(|known| known.id == id)?;
+        if !self.routes[at].is_own_work || self.routes[at].under_way > 0 {
+            return None;
+        }
+        let link = self.peer(op.link)?.legs.get(at)?.as_ref()?.link;
+        // SAFETY: the caller's promise.
+        if !unsafe { self.routes[at].transport.at_once(&Op { link, ..*op }, now) } {
+            return None;
+        }
+        let ended = clock::now();
+        let prepared = self.routes[at].transport.take_prepared();
+        self.own_work_end = ended;
+        self.note(&kind, at, &plan, now);
+        self.succeeded(at, &kind, now + prepared, ended);
+        Some((id, ended))
     }
 
     /// Tries an op again, on the route that is best for it now; false when that is full.

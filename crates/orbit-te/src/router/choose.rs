@@ -63,7 +63,7 @@ impl Router {
         Some(made)
     }
 
-    fn plan(&mut self, op: &Kind, tried: (u32, RouteSet), now: Instant) -> Plan {
+    pub(super) fn plan(&mut self, op: &Kind, tried: (u32, RouteSet), now: Instant) -> Plan {
         self.told(op, tried, now, plan)
     }
 
@@ -153,10 +153,16 @@ impl Router {
         let plan = self.plan(op, tried, now);
         let route = plan.route.map_err(Box::new)?;
         let at = self.routes.iter().position(|known| known.id == route).unwrap_or(self.routes.len() - 1);
+        self.note(op, at, &plan, now);
+        Ok(at)
+    }
+
+    /// Takes down what a plan says, which is followed.
+    pub(super) fn note(&mut self, op: &Kind, at: usize, plan: &Plan, now: Instant) {
         let counts = self.counts.clone();
         if let Some(legs) = self.peer(op.link) {
             let (known, legs) = legs.region(&op.key);
-            if let Some(change) = known.and_then(|known| known.choices.note(op.kind, op.bytes, &plan)) {
+            if let Some(change) = known.and_then(|known| known.choices.note(op.kind, op.bytes, plan)) {
                 let from = change.from.map(RouteId::name);
                 let reason = change.reason.map(Reason::name);
                 tracing::info!(link = ?op.link, ?from, to = change.to.name(), ?reason, why = plan.why.name(), bytes = op.bytes, "route changed");
@@ -169,6 +175,5 @@ impl Router {
         for (_, reason) in plan.others.iter() {
             self.counts.add(reason);
         }
-        Ok(at)
     }
 }
