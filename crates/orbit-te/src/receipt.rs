@@ -87,7 +87,14 @@ struct Failure {
 /// keeps no memory registered.
 #[derive(Clone)]
 pub struct Requests {
-    inner: Arc<Records>,
+    inner: Inner,
+}
+
+#[derive(Clone)]
+enum Inner {
+    Several(Arc<Records>),
+    /// One request that was done before anybody could ask for its state: so many bytes.
+    Done(u64),
 }
 
 struct Records {
@@ -99,28 +106,47 @@ struct Records {
 impl Requests {
     pub(crate) fn new(lengths: impl Iterator<Item = u64>) -> Requests {
         let all = lengths.map(|length| Record { length, state: AtomicU8::new(WAITING) }).collect();
-        Requests { inner: Arc::new(Records { all, failures: Mutex::default() }) }
+        Requests { inner: Inner::Several(Arc::new(Records { all, failures: Mutex::default() })) }
+    }
+
+    /// One request of which all bytes are in place.
+    fn done_already(bytes: u64) -> Requests {
+        Requests { inner: Inner::Done(bytes) }
+    }
+
+    fn all(&self) -> &[Record] {
+        match &self.inner {
+            Inner::Several(records) => &records.all,
+            Inner::Done(_) => &[],
+        }
     }
 
     /// How many requests there are.
     pub fn len(&self) -> usize {
-        self.inner.all.len()
+        match &self.inner {
+            Inner::Several(records) => records.all.len(),
+            Inner::Done(_) => 1,
+        }
     }
 
     /// Whether there are none; there always is one.
     pub fn is_empty(&self) -> bool {
-        self.inner.all.is_empty()
+        self.len() == 0
     }
 
     /// The state of one request now; none past the last one.
     pub fn get(&self, request: usize) -> Option<RequestState> {
-        let record = self.inner.all.get(request)?;
+        let records = match &self.inner {
+            Inner::Several(records) => records,
+            Inner::Done(bytes) => return (request == 0).then_some(RequestState::Done { bytes: *bytes }),
+        };
+        let record = records.all.get(request)?;
         Some(match record.state.load(Ordering::Acquire) {
             WAITING => RequestState::Waiting,
             UNDER_WAY => RequestState::UnderWay,
             DONE => RequestState::Done { bytes: record.length },
             NEVER => RequestState::Cancelled { landed: Landed::Nothing, fenced: true },
-            _ => self.inner.failures.lock().get(&(request as u32))?.state(record.length),
+            _ => records.failures.lock().get(&(request as u32))?.state(record.length),
         })
     }
 
@@ -131,24 +157,24 @@ impl Requests {
 
     /// Whether one request is over.
     pub(crate) fn is_over(&self, request: usize) -> bool {
-        self.inner.all[request].state.load(Ordering::Acquire) > UNDER_WAY
+        self.all()[request].state.load(Ordering::Acquire) > UNDER_WAY
     }
 
     /// A transport has taken it.
     pub(crate) fn begun(&self, request: usize) {
         // A refused one may have ended already.
-        let state = &self.inner.all[request].state;
+        let state = &self.all()[request].state;
         let _ = state.compare_exchange(WAITING, UNDER_WAY, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// It is given up before it began.
     pub(crate) fn never(&self, request: usize) {
-        self.inner.all[request].state.store(NEVER, Ordering::Release);
+        self.all()[request].state.store(NEVER, Ordering::Release);
     }
 
     /// All its bytes are in place; false when it was over already.
     pub(crate) fn done(&self, request: usize) -> bool {
-        let state = &self.inner.all[request].state;
+        let state = &self.all()[request].state;
         if state.load(Ordering::Acquire) > UNDER_WAY {
             return false;
         }
@@ -165,11 +191,13 @@ impl Requests {
         error: OpError,
         cause: Option<Arc<str>>,
     ) -> bool {
-        let state = &self.inner.all[request].state;
+        let state = &self.all()[request].state;
         if state.load(Ordering::Acquire) > UNDER_WAY {
             return false;
         }
-        self.inner.failures.lock().insert(request as u32, Failure { bytes, touched, error, cause });
+        if let Inner::Several(records) = &self.inner {
+            records.failures.lock().insert(request as u32, Failure { bytes, touched, error, cause });
+        }
         state.store(FAILED, Ordering::Release);
         true
     }
@@ -239,8 +267,6 @@ impl Receipt {
     pub(crate) fn of_one(route: RouteId, bytes: u64, (submitted, ended): (Instant, Instant)) -> Receipt {
         let mut routes = RouteBytes::default();
         routes.add(route, bytes);
-        let records = Requests::new(std::iter::once(bytes));
-        records.done(0);
         Receipt {
             bytes,
             requests: 1,
@@ -255,7 +281,7 @@ impl Receipt {
             landed: Landed::Whole,
             fenced: true,
             error: None,
-            records,
+            records: Requests::done_already(bytes),
         }
     }
 }

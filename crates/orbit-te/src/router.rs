@@ -14,6 +14,7 @@ mod leg;
 
 use crate::dead::DeadTransport;
 use crate::route::{Caps, Policy, Prior, Rates, Reason, ReasonCounts, Refusal, RouteId, Ruleset};
+use choose::Recent;
 use flight::Flights;
 use leg::{Leg, Legs};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -124,6 +125,8 @@ pub(crate) struct Router {
     counts: Arc<ReasonCounts>,
     /// When an op last ended whose bytes were moved by calls, on whatever route: one thread makes them, so the next one began after it.
     own_work_end: Instant,
+    /// The last choice, for those that come after it and are alike.
+    recent: Option<Recent>,
     /// Kept for their memory.
     ops: Vec<Op>,
     progress: Progress,
@@ -170,6 +173,7 @@ impl Router {
             policy,
             counts,
             own_work_end: now,
+            recent: None,
             ops: Vec::with_capacity(64),
             progress: Progress::with_capacity(BUDGET),
             events: Vec::new(),
@@ -191,6 +195,7 @@ impl Router {
             policy: Arc::default(),
             counts: Arc::default(),
             own_work_end: crate::clock::now(),
+            recent: None,
             ops: Vec::new(),
             progress: Progress::default(),
             events: Vec::new(),
@@ -204,6 +209,7 @@ impl Router {
             route.joining.clear();
             route.under_way = 0;
         }
+        self.recent = None;
         self.again.clear();
         self.done.clear();
         self.flights = Flights::new(0);
@@ -265,6 +271,7 @@ impl Router {
         told: Joined,
         now: Instant,
     ) {
+        self.recent = None;
         let settings = *self.policy.settings();
         let Some(at) = self.routes.iter().position(|known| known.id == route) else {
             let _ = told.send(Err(Reason::Disabled));
@@ -290,6 +297,7 @@ impl Router {
 
     /// Keeps what is known of a peer's region.
     pub(crate) fn learn(&mut self, link: LinkId, key: &RemoteKey, reach: Arc<Reach>) {
+        self.recent = None;
         if let Some(legs) = self.peer(link) {
             legs.learn(key, reach);
         }
@@ -354,6 +362,7 @@ impl Router {
 
     /// Closes all links to a peer, as [`Transport::disconnect`].
     pub(crate) fn disconnect(&mut self, link: LinkId, now: Instant) {
+        self.recent = None;
         let base = self.routes.len() - 1;
         let legs =
             self.peers.get_mut(link.slot as usize).and_then(|place| place.take_if(|legs| legs.link == link));

@@ -27,10 +27,16 @@ const MOST_TIMES_THE_MEAN: f32 = 4.0;
 const ODD: f32 = 2.0;
 /// What an odd op counts for: the first, the second and so on, on the same side.
 const ODD_WEIGHTS: [f32; 4] = [1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0, 1.0 / 2.0];
+/// Odd ops that follow each other more closely count as one.
+const ODD_STEP: Duration = Duration::from_micros(200);
+/// So many slow ones in a row are no chance.
+const REALLY: usize = 3;
 /// What a probe counts for that is much faster than what was known, which is old.
 const PROBE_WEIGHT: f32 = 0.75;
 /// What one of the first ops counts for that is much faster than those before it.
 const FIRST_WEIGHT: f32 = 0.75;
+/// A class of which nothing but one op is known is probed again after twice as long, and so on by twos.
+const FIRST_PROBE: Duration = Duration::from_millis(1);
 /// A floor is judged by at least so many ops.
 const FLOOR_SAMPLES: u32 = 8;
 
@@ -104,6 +110,8 @@ struct Cell {
     samples: u32,
     /// Odd ops in a row: above zero those that were slow, below those that were fast.
     odd: i8,
+    /// When the last odd op was counted.
+    odd_at: Option<Instant>,
     /// A probe is under way.
     probing: bool,
     /// When it was last observed, or a probe of it began.
@@ -133,6 +141,17 @@ impl Cell {
         };
         let odd = usize::from(self.odd.unsigned_abs());
         let few = self.samples < u32::from(MEMORY);
+        let is_told = fast && (probed || few);
+        if odd > 1 && !few && !is_told && self.odd_at.is_some_and(|at| now < at + ODD_STEP) {
+            // One disturbance makes many short ops odd. It counts as one of them.
+            self.odd -= self.odd.signum();
+            return;
+        }
+        self.odd_at = Some(now);
+        if slow && odd == REALLY {
+            // It has become another route, of which little is known.
+            self.samples = self.samples.min(u32::from(MEMORY) / 2);
+        }
         let weight = if fast && probed {
             PROBE_WEIGHT
         } else if fast && few {
@@ -217,12 +236,14 @@ impl Rates {
     }
 
     /// Whether a probe of a class is due: it was neither measured nor probed for so long. Tells how many intervals ago that was, at
-    /// most 1,000; zero if never. An interval of zero makes nothing due.
+    /// most 1,000; zero if never. While little is known it is due sooner. An interval of zero makes nothing due.
     pub fn is_due(&self, kind: OpKind, class: SizeClass, now: Instant, interval: Duration) -> Option<u32> {
         if interval.is_zero() {
             return None;
         }
-        let Some(touched) = self.cells[kind as usize][class.index()].touched else { return Some(0) };
+        let cell = &self.cells[kind as usize][class.index()];
+        let Some(touched) = cell.touched else { return Some(0) };
+        let interval = interval.min(FIRST_PROBE * 2u32.pow(cell.samples.min(20)));
         let age = now.saturating_duration_since(touched);
         (age >= interval).then(|| (age.as_secs_f32() / interval.as_secs_f32()).min(1000.0) as u32)
     }
@@ -376,8 +397,10 @@ mod tests {
         let (mut rates, start) = (Rates::new(PRIOR), Instant::now());
         let second = Duration::from_secs(1);
         assert_eq!(rates.due_probe(start, second), None, "what was never used is not idle");
-        rates.observe(OpKind::Read, 100, 1, rates.prior(100, 1), start);
-        rates.observe(OpKind::Write, 1 << 20, 1, rates.prior(1 << 20, 1), start + second / 2);
+        for _ in 0..12 {
+            rates.observe(OpKind::Read, 100, 1, rates.prior(100, 1), start);
+            rates.observe(OpKind::Write, 1 << 20, 1, rates.prior(1 << 20, 1), start + second / 2);
+        }
         assert_eq!(rates.due_probe(start + second / 2, second), None);
         assert_eq!(rates.due_probe(start + second, second), Some((OpKind::Read, SizeClass::of(100))));
         rates.note_probe(OpKind::Read, 100, start + second);
@@ -386,6 +409,23 @@ mod tests {
         assert_eq!(rates.due_probe(later, Duration::ZERO), None, "switched off");
         assert_eq!(rates.is_due(OpKind::Read, SizeClass::of(100), start + 5 * second, second), Some(4));
         assert_eq!(rates.age(later), Some(second / 2));
+    }
+
+    /// Of what little is known, a probe comes sooner: a route that began badly is not left for long.
+    #[test]
+    fn the_less_is_known_the_sooner_a_probe_is_due() {
+        let (mut rates, now) = (Rates::new(PRIOR), Instant::now());
+        let due = |rates: &Rates| {
+            let after = |ms: &u64| now + Duration::from_millis(*ms);
+            (0..5000).find(|ms| {
+                rates.is_due(OpKind::Read, SizeClass::of(100), after(ms), Duration::from_secs(1)).is_some()
+            })
+        };
+        assert_eq!(due(&rates), Some(0));
+        for wanted in [2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000] {
+            rates.observe(OpKind::Read, 100, 1, rates.prior(100, 1), now);
+            assert_eq!(due(&rates), Some(wanted));
+        }
     }
 
     #[test]

@@ -273,6 +273,7 @@ impl Router {
                 self.finish(token, Ok(()), completion.bytes, completion.touched);
             }
             Err(error) => {
+                self.recent = None;
                 let reason = reason(error);
                 let may_help = reason.is_some();
                 let legs = self.peer(kind.link);
@@ -344,9 +345,15 @@ impl Router {
             return None;
         }
         let kind = Kind::of(op, None);
-        let plan = self.plan(&kind, (0, RouteSet::NONE), now);
-        let id = plan.route.ok()?;
-        let at = self.routes.iter().position(|known| known.id == id)?;
+        let recent = self.recent(&kind);
+        let plan = if recent.is_none() { Some(self.plan(&kind, (0, RouteSet::NONE), now)) } else { None };
+        let at = match (&plan, recent) {
+            (Some(plan), _) => {
+                let id = plan.route.ok()?;
+                self.routes.iter().position(|known| known.id == id)?
+            }
+            (None, at) => at?,
+        };
         if !self.routes[at].is_own_work || self.routes[at].under_way > 0 {
             return None;
         }
@@ -358,9 +365,9 @@ impl Router {
         let ended = clock::now();
         let prepared = self.routes[at].transport.take_prepared();
         self.own_work_end = ended;
-        self.note(&kind, at, &plan, now);
+        plan.inspect(|plan| self.note(&kind, at, plan, now));
         self.succeeded(at, &kind, now + prepared, ended);
-        Some((id, ended))
+        Some((self.routes[at].id, ended))
     }
 
     /// Tries an op again, on the route that is best for it now; false when that is full.
@@ -400,6 +407,7 @@ impl Router {
             Event::LinkDown { link, error } => (*link, Err(leg::reason(error))),
             Event::Control { .. } => return,
         };
+        self.recent = None;
         let base = self.routes.len() - 1;
         let joining = &mut self.routes[at].joining;
         if let Some(place) = joining.iter().position(|(waiting, _)| *waiting == link) {

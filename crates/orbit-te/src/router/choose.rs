@@ -4,8 +4,8 @@
 use super::Router;
 use super::leg::{Known, Leg};
 use crate::route::{
-    Description, MAX_ROUTES, Plan, Question, Reason, Refusal, RouteFacts, RouteId, RouteSet, RouteState,
-    Ruleset, SizeClass, Why, plan,
+    Causes, Description, MAX_ROUTES, Plan, Question, Reason, Refusal, RouteFacts, RouteId, RouteSet,
+    RouteState, Ruleset, SizeClass, Why, plan,
 };
 use orbit_te_memory::{MemoryKind, RemoteKey};
 use orbit_te_transport::{LinkId, Op, OpKind, Priority};
@@ -39,7 +39,26 @@ impl Kind {
     }
 }
 
+/// Alike ops in a row may follow one choice so many times. What is learnt from them moves slowly, and whatever else bears on a choice ends it.
+const ALIKE: u32 = 32;
+
+/// A choice that the next ops may follow.
+pub(super) struct Recent {
+    kind: Kind,
+    at: usize,
+    left: u32,
+    others: Causes,
+}
+
 impl Router {
+    /// The place of the route that was chosen just now for an op like this.
+    pub(super) fn recent(&mut self, kind: &Kind) -> Option<usize> {
+        let recent = self.recent.as_mut().filter(|recent| recent.left > 0 && recent.kind == *kind)?;
+        recent.left -= 1;
+        recent.others.iter().for_each(|(_, reason)| self.counts.add(reason));
+        Some(recent.at)
+    }
+
     /// What would be done with such an op now.
     pub(crate) fn explain(&mut self, op: &Op, demand: Option<RouteId>, now: Instant) -> Option<Plan> {
         self.peer(op.link)?;
@@ -150,6 +169,9 @@ impl Router {
         if self.routes.len() == 1 && op.demand.is_none() && tried.0 == 0 {
             return Ok(0);
         }
+        if let Some(at) = if tried.0 == 0 { self.recent(op) } else { None } {
+            return Ok(at);
+        }
         let plan = self.plan(op, tried, now);
         let route = plan.route.map_err(Box::new)?;
         let at = self.routes.iter().position(|known| known.id == route).unwrap_or(self.routes.len() - 1);
@@ -175,5 +197,8 @@ impl Router {
         for (_, reason) in plan.others.iter() {
             self.counts.add(reason);
         }
+        // Bytes that are under way elsewhere may have the next op go another way.
+        let may_follow = self.routes[at].is_own_work && !plan.why.is_passing();
+        self.recent = may_follow.then_some(Recent { kind: *op, at, left: ALIKE, others: plan.others });
     }
 }

@@ -1,8 +1,8 @@
-//! The initiator: makes the submissions of every contender of the pair, and times them. Rule: slices and lists are made before the clock
-//! runs; batches are made in the timed loop, since every user makes them. After each run one more submission, with fresh bytes, is compared.
+//! The initiator: makes the submissions of every contender of the pair, and times them. Rule: lists, and the slices of batches, are made before
+//! the clock runs; batches and single requests are made in the timed loop, since every user makes them. After each run one more submission, with fresh bytes, is compared.
 
 use super::super::lists::pages;
-use super::super::plan::{Case, Form, Op};
+use super::super::plan::{Case, Form, MIB, Op};
 use super::super::sample::percentile;
 use super::super::usage;
 use super::proof::Proof;
@@ -48,6 +48,13 @@ struct Prepare {
     pieces: Vec<Vec<Piece>>,
     slices: Vec<Vec<Slice>>,
     list: Option<Prepared>,
+}
+
+impl Prepare {
+    /// Whether a submission is one request that the calling thread may carry out itself.
+    fn is_short(&self, case: &Case) -> bool {
+        self.list.is_none() && case.batch == 1 && case.block <= MIB
+    }
 }
 
 impl Initiator {
@@ -161,15 +168,10 @@ impl Initiator {
                 self.call(case.op, pieces)?;
                 Ok(true)
             }
-            Way::Chosen => {
-                let (there, slice) = (pieces[0].there as u64, &prepared.slices[at][0]);
-                let receipt = match case.op {
-                    Op::Write => self.owned.write_and_wait(there, slice)??,
-                    Op::Read => self.owned.read_and_wait(there, slice)??,
-                };
-                // Now and then a route is tried that is not the best one known; that is a part of choosing.
-                Ok(receipt.route == Way::Shm.demand())
-            }
+            Way::Chosen => self.chosen(&self.owned, Way::Shm, case.op, pieces[0]),
+            // Nobody who moves so little makes a batch of one, and waits.
+            Way::ProcessVm if prepared.is_short(case) => self.chosen(&self.plain, way, case.op, pieces[0]),
+            Way::Shm if prepared.is_short(case) => self.chosen(&self.owned, way, case.op, pieces[0]),
             Way::Shm | Way::ProcessVm | Way::Tcp => {
                 let receipt = self.batch(way, case, prepared, at)?;
                 let bytes = (case.block * case.batch) as u64;
@@ -183,6 +185,17 @@ impl Initiator {
                 Ok(true)
             }
         }
+    }
+
+    /// One request without a handle, and without a demand; whether it took the route that is meant.
+    fn chosen(&self, segment: &Segment, meant: Way, op: Op, piece: Piece) -> anyhow::Result<bool> {
+        let slice = self.region.slice(piece.here as u64, piece.length as u64)?;
+        let receipt = match op {
+            Op::Write => segment.write_and_wait(piece.there as u64, &slice)??,
+            Op::Read => segment.read_and_wait(piece.there as u64, &slice)??,
+        };
+        // Now and then a route is tried that is not the best one known; that is a part of choosing.
+        Ok(receipt.route == meant.demand())
     }
 
     fn batch(&self, way: Way, case: &Case, prepared: &Prepare, at: usize) -> anyhow::Result<Receipt> {

@@ -57,16 +57,43 @@ proptest! {
         }
     }
 
-    /// A real change is taken in within a dozen ops, up or down.
+    /// A real change is taken in within a dozen ops, up or down, and in no less than some hundred microseconds.
     #[test]
     fn a_change_is_followed(times in 0.02f64..50.0) {
-        let (mut rates, now) = (Rates::new(Prior::of(RouteId::SHM, true)), Instant::now());
+        let (mut rates, mut now) = (Rates::new(Prior::of(RouteId::SHM, true)), Instant::now());
         let usual = Duration::from_micros(200);
         (0..40).for_each(|_| rates.observe(OpKind::Read, MIB, 1, usual, now));
-        (0..16).for_each(|_| rates.observe(OpKind::Read, MIB, 1, usual.mul_f64(times), now));
+        let (begin, mut ops) = (now, 0);
+        while ops < 16 || now - begin < Duration::from_millis(3) {
+            (now, ops) = (now + usual.mul_f64(times), ops + 1);
+            rates.observe(OpKind::Read, MIB, 1, usual.mul_f64(times), now);
+        }
         let off = rates.expected(OpKind::Read, MIB, 1).as_secs_f64() / usual.mul_f64(times).as_secs_f64();
         prop_assert!((0.5..2.0).contains(&off), "{off}");
     }
+}
+
+/// What disturbs a thread for a moment makes many short ops slow, and is no reason to leave a route.
+#[test]
+fn a_short_disturbance_moves_little() {
+    let (mut rates, mut now) = (Rates::new(Prior::of(RouteId::SHM, true)), Instant::now());
+    let usual = Duration::from_nanos(1200);
+    let mut run = |rates: &mut Rates, ops: u32, service: Duration| {
+        for _ in 0..ops {
+            now += service;
+            rates.observe(OpKind::Write, 4096, 1, service, now);
+        }
+    };
+    run(&mut rates, 100, usual);
+    let was = rates.expected(OpKind::Write, 4096, 1);
+    run(&mut rates, 15, usual * 10);
+    let is = rates.expected(OpKind::Write, 4096, 1);
+    assert!(is < was.mul_f64(1.3), "{was:?} to {is:?}");
+    // What lasts is believed, and forgotten as soon as it is over.
+    run(&mut rates, 200, usual * 10);
+    assert!(rates.expected(OpKind::Write, 4096, 1) > usual * 5);
+    run(&mut rates, 2000, usual);
+    assert!(rates.expected(OpKind::Write, 4096, 1) < usual * 2);
 }
 
 /// Ops of many sizes in one class teach one thing.

@@ -339,7 +339,8 @@ fn a_large_op_is_divided_and_a_list_is_not() {
 fn one_below_the_floor_is_refused_and_measured_again() {
     let now = Instant::now();
     let mut slow = taking(100, now);
-    (0..40).for_each(|_| slow.observe(OpKind::Read, MIB, 1, Duration::from_micros(1000), now));
+    let ms = Duration::from_millis(1);
+    (0..40).for_each(|k| slow.observe(OpKind::Read, MIB, 1, ms, now - ms * (39 - k)));
     let rules = ruleset("floor = { share = 0.3, action = 'refuse' }");
     let ask = |slow: &Rates, at: Instant| plan(&question(at), &[state(RouteId::TCP, slow)], &rules);
     let refused = ask(&slow, now).route.unwrap_err();
@@ -353,7 +354,7 @@ fn one_below_the_floor_is_refused_and_measured_again() {
     assert_eq!(ask(&slow, later).route, Ok(RouteId::TCP), "it is as it was");
     // Beside one that is in order it is not even measured.
     let (fine, later) = (taking(300, later), later + Duration::from_secs(9));
-    (0..40).for_each(|_| slow.observe(OpKind::Read, MIB, 1, Duration::from_micros(1000), now));
+    (0..40).for_each(|k| slow.observe(OpKind::Read, MIB, 1, ms, now + ms * k));
     let both = plan(&question(later), &[state(RouteId::SHM, &slow), state(RouteId::TCP, &fine)], &rules);
     assert_eq!((both.route, both.why), (Ok(RouteId::TCP), Why::OnlyOne));
     assert!(matches!(both.others.of(RouteId::SHM), Some(Reason::BelowFloor { percent: 9..=12 })));
