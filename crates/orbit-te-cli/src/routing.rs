@@ -16,8 +16,8 @@ pub(crate) struct Meeting {
     /// Reach processes of this host over TCP as well, as if they were on another one.
     #[arg(long)]
     pub(crate) no_same_host: bool,
-    /// A folder that is there, in which processes of this host meet by sockets; both sides name the same one. For containers that share it
-    /// and no network namespace. Default: a folder of this user.
+    /// A folder that is there, in which processes of this host meet by sockets; who serves names it, and both sides see it under this path.
+    /// For containers that share it and no network namespace. Default: a folder of this user.
     #[arg(long, value_name = "DIR", conflicts_with = "no_same_host")]
     pub(crate) socket_folder: Option<PathBuf>,
 }

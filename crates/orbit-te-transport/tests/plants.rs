@@ -44,6 +44,7 @@ plants! {
     completes_twice: CompletesTwice, "many_small_ops", "completed twice";
     loses_completion: LosesCompletion, "many_small_ops", "it is drained, and ops that it accepted";
     completes_early: CompletesEarly, "large_sizes_round_trip", "are not in place";
+    claims_at_once: ClaimsAtOnce, "at_once_is_whole_or_leaves_nothing", "are not in place";
     touches_after_read: TouchesAfterRead, "memory_is_let_go_after_reads", "is 0xff and should be";
     sends_again: SendsAgain, "memory_is_let_go_after_writes", "the target's region";
     overruns_target: OverrunsTarget, "small_sizes_round_trip", "the target's region";

@@ -17,6 +17,31 @@ const BUDGET: usize = 64;
 impl Harness<'_> {
     /// Submits ops: offers them now, and what was not taken again with every step.
     pub fn submit(&mut self, ops: &[Op]) {
+        self.enter(ops);
+        self.waiting.extend(ops);
+        self.offer();
+    }
+
+    /// Has an op carried out by one call, and says whether it was. If not, it may be submitted.
+    pub fn at_once(&mut self, op: &Op) -> bool {
+        self.enter(std::slice::from_ref(op));
+        // SAFETY: as in `offer`.
+        let done = unsafe { self.pair.initiator().at_once(op, Instant::now()) };
+        if done {
+            self.ledger.accept(op.token);
+            let completion =
+                Completion { token: op.token, result: Ok(()), bytes: op.local.length, touched: true };
+            let mut progress = Progress::with_capacity(1);
+            progress.completions.push(completion);
+            self.take(&mut progress, 1);
+        } else {
+            self.ledger.take_back(op.token);
+        }
+        done
+    }
+
+    /// Enters ops that a row is about to offer.
+    fn enter(&mut self, ops: &[Op]) {
         for op in ops {
             let entry = self.ledger.get(op.token);
             let ours = &self.memories[entry.parts[0].local.mem.0].region;
@@ -35,8 +60,6 @@ impl Harness<'_> {
             assert!(within, "a row submits an op whose local span is outside of its region");
             self.ledger.queue(op.token);
         }
-        self.waiting.extend(ops);
-        self.offer();
     }
 
     /// Offers what waits, once. Says how many were accepted.

@@ -313,6 +313,14 @@ unsafe impl<T: Transport> Transport for Faulty<T> {
         if self.plant == Plant::DropsWhenFull { ops.len() } else { taken }
     }
 
+    unsafe fn at_once(&mut self, op: &Op, now: Instant) -> bool {
+        if self.plant == Plant::ClaimsAtOnce {
+            return true;
+        }
+        // SAFETY: the caller's promise, handed on.
+        unsafe { self.inner.at_once(op, now) }
+    }
+
     unsafe fn notify(&mut self, notice: &Notice, now: Instant) -> bool {
         // SAFETY: the caller's promise, handed on.
         unsafe { self.inner.notify(notice, now) }

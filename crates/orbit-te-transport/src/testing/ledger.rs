@@ -116,6 +116,13 @@ impl Ledger {
         }
     }
 
+    /// The op was offered and not accepted; it may be again.
+    pub fn take_back(&mut self, token: Token) {
+        if let Some(entry) = self.entries.get_mut(&token) {
+            entry.stage = Stage::Made;
+        }
+    }
+
     /// The op will never be submitted.
     pub fn withdraw(&mut self, token: Token) {
         if let Some(entry) = self.entries.get_mut(&token) {

@@ -141,6 +141,7 @@ macro_rules! conformance_tests {
             refusals_beside_good_ops,
             retired_region_is_refused,
             nothing_lands_after_retire,
+            at_once_is_whole_or_leaves_nothing,
             nothing_lands_after_revoke,
             ops_wait_for_their_link,
             unknown_link_fails_its_ops,

@@ -353,7 +353,9 @@ fn refused(demanded: Option<RouteId>, routes: &[RouteState<'_>], mut others: Cau
     let told: RouteSet = routes.iter().map(|route| route.id).collect();
     if let Some(route) = demanded.filter(|route| !told.contains(*route)) {
         if routes.len() < MAX_ROUTES {
-            others.set(routes.len(), route, Reason::NotBuilt);
+            // Every build has those of one host.
+            let is_off = [RouteId::SHM, RouteId::PROCESS_VM].contains(&route);
+            others.set(routes.len(), route, if is_off { Reason::Disabled } else { Reason::NotBuilt });
         }
     }
     Plan {

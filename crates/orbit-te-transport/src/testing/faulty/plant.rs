@@ -11,6 +11,8 @@ pub enum Plant {
     LosesCompletion,
     /// A large op succeeds before its bytes have moved.
     CompletesEarly,
+    /// Says that it has carried out an op by one call, and has not.
+    ClaimsAtOnce,
     /// A read writes into its local span after its completion.
     TouchesAfterRead,
     /// A write is sent once more after its completion, as an unfenced retry would be.

@@ -20,6 +20,11 @@ pub(crate) const ROWS: &[Row] = &[
         check: nothing_lands_after_retire,
     },
     Row {
+        name: "at_once_is_whole_or_leaves_nothing",
+        needs: &[Need::Admits, Need::Write, Need::Read],
+        check: at_once_is_whole_or_leaves_nothing,
+    },
+    Row {
         name: "nothing_lands_after_revoke",
         needs: &[Need::Admits, Need::Write],
         check: nothing_lands_after_revoke,
@@ -122,6 +127,63 @@ pub fn nothing_lands_after_retire(pair: &mut dyn Pair) {
         withdraw(&mut h, theirs, &ops, steps, &[OpErrorCode::UnknownRegion], call);
         h.finish();
     }
+}
+
+/// An op that is carried out by one call, where a transport does that: its bytes are in place when it returns, and nothing comes of it later. A
+/// region that is withdrawn is out of its reach, as it is for others.
+pub fn at_once_is_whole_or_leaves_nothing(pair: &mut dyn Pair) {
+    let mut h = Harness::new(pair);
+    let link = h.connect_up();
+    let size = (1u64 << 20).min(h.capabilities().max_op_bytes);
+    let (ours, theirs) = (h.local(size + 64), h.remote(size + 64, Access::SHARED));
+    let mut done = 0;
+    for length in [1, 63, 4096, 65_537.min(size), size] {
+        for (here, there) in [(0, 0), (3, 17)] {
+            for kind in kinds(&h) {
+                let op = h.op(kind, link, ours.at(here), theirs.at(there), length);
+                if h.at_once(&op) {
+                    done += 1;
+                } else {
+                    h.run_all(&[op]);
+                }
+                h.expect_success(&[op]);
+                h.verify();
+            }
+        }
+    }
+    println!("{}: {done} of 20 ops at once", h.capabilities().name);
+    // What does not fit is refused in the usual way.
+    let beyond = h.write(link, ours.at(0), theirs.at(65), size);
+    if h.at_once(&beyond) {
+        h.fail("an op past the end of its region was carried out");
+    }
+    h.run_all(&[beyond]);
+    h.expect_code(&beyond, &[OpErrorCode::OutOfRange]);
+    h.run_until("the leases are given back", |h| h.memory(theirs).region.leases() == 0);
+    let limit = h.limit();
+    let (region, registry) = (h.memory(theirs).region.clone(), h.memory(theirs).side.registry.clone());
+    let answer = thread::scope(|scope| {
+        let retiring = scope.spawn(|| registry.retire(&region, limit));
+        h.run_until("the region is withdrawn", |_| retiring.is_finished());
+        retiring.join()
+    });
+    if !matches!(answer, Ok(Ok(()))) {
+        h.fail("the region could not be withdrawn");
+    }
+    let after = h.memory(theirs).snapshot();
+    for kind in kinds(&h) {
+        let op = h.op(kind, link, ours.at(0), theirs.at(0), 4096);
+        if h.at_once(&op) {
+            h.fail("an op on a withdrawn region was carried out");
+        }
+        h.run_all(&[op]);
+        h.expect_code(&op, &[OpErrorCode::UnknownRegion]);
+    }
+    h.watch();
+    if h.memory(theirs).snapshot() != after {
+        h.fail("bytes changed after the region had been withdrawn");
+    }
+    h.finish();
 }
 
 /// Revoking returns when no op with an old descriptor can land any more; with a new one the region serves again.
