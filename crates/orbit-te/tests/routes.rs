@@ -268,8 +268,8 @@ fn switched_off_at_either_side() {
         }
     };
     check(without(), Config::default(), Some("not-offered"), "does not offer");
-    check(Config::default(), without(), None, "no such route");
-    check(without(), without(), None, "no such route");
+    check(Config::default(), without(), None, "switches it off");
+    check(without(), without(), None, "switches it off");
 }
 
 fn policed(text: &str) -> Config {
