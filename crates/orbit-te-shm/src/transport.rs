@@ -14,7 +14,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use orbit_te_memory::KindSet;
 use orbit_te_transport::{
     Arm, Capabilities, Event, LinkId, LinkLanes, Notice, Op, OpError, OpErrorCode, PriorityQueue, Progress,
-    Signs, Token, Transport, TransportError,
+    Signs, Token, Transport, TransportError, Undone,
 };
 use orbit_te_wire::limits::MAX_PIECES;
 use orbit_te_wire::same_host::{SameHost, SameHostAddress, Way};
@@ -435,29 +435,30 @@ unsafe impl Transport for ShmTransport {
         taken
     }
 
-    unsafe fn at_once(&mut self, op: &Op, now: Instant) -> bool {
+    unsafe fn at_once(&mut self, op: &Op, now: Instant) -> Result<(), Undone> {
+        const NOTHING: Result<(), Undone> = Err(Undone { touched: false });
         let length = op.local.length;
         let is_small = (1..=POLL_BYTES).contains(&length) && op.pieces.is_none() && !op.verify.is_on();
         if self.closed || !is_small || !self.ready.is_empty() {
-            return false;
+            return NOTHING;
         }
         let (id, key) = (op.link, shown(&op.remote.key));
-        let Some(link) = link_of(&mut self.links, id) else { return false };
+        let Some(link) = link_of(&mut self.links, id) else { return NOTHING };
         let (State::Up(up), Some(Entry::Open(open))) = (&link.state, link.entries.find(&key)) else {
-            return false;
+            return NOTHING;
         };
         let mut state = OpState::new(*op);
         if open.expires.is_some_and(|at| at <= now) || mover::check(&state, open).is_err() {
-            return false;
+            return NOTHING;
         }
-        let Some(gate) = up.gates.get(open.gate) else { return false };
+        let Some(gate) = up.gates.get(open.gate) else { return NOTHING };
         let (step, closed) =
             mover::step(&mut state, open, gate, up.process.as_ref(), &mut self.copier, length);
         self.prepared += open.take_prepared();
         if closed {
             self.leave(id, &key);
         }
-        step == Step::Done
+        if step == Step::Done { Ok(()) } else { Err(Undone { touched: state.moved > 0 }) }
     }
 
     unsafe fn notify(&mut self, _notice: &Notice, _now: Instant) -> bool {

@@ -23,6 +23,6 @@ pub use error::{Barrier, ErrorClass, Mismatch, OpError, OpErrorCode, TransportEr
 pub use mailbox::{Mailbox, Notice, Undelivered};
 pub use op::{LinkId, Op, OpKind, Pieces, RemoteSpan, Token, Verify};
 pub use priority::{Priority, PriorityQueue};
-pub use progress::{Arm, Completion, Event, Progress};
+pub use progress::{Arm, Completion, Event, Progress, Undone};
 pub use signs::{LinkLanes, Signs};
 pub use transport::Transport;

@@ -19,6 +19,13 @@ pub struct Completion {
     pub touched: bool,
 }
 
+/// An op was not carried out by [`Transport::at_once`](crate::Transport::at_once).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Undone {
+    /// Whether a byte at the side that was to receive may have changed all the same.
+    pub touched: bool,
+}
+
 /// Something that happened to a link, or that must be carried to its peer.
 #[derive(Debug)]
 pub enum Event {

@@ -6,7 +6,7 @@ use crate::capability::Capabilities;
 use crate::error::TransportError;
 use crate::mailbox::Notice;
 use crate::op::{LinkId, Op, Token};
-use crate::progress::{Arm, Progress};
+use crate::progress::{Arm, Progress, Undone};
 use crate::signs::{LinkLanes, Signs};
 use orbit_te_wire::PeerId;
 use std::ops::RangeInclusive;
@@ -59,13 +59,15 @@ pub unsafe trait Transport: Send {
     unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize;
 
     /// Carries an op from beginning to end by this call, where that is the transport's way, needs no answer of the peer, and nothing that was
-    /// submitted is still to be moved before it; whether it has. There is no completion for it. After true its bytes are in place, as promise 2 says; after false nothing is
-    /// under way for it and nothing of it is touched any more, at either side, but bytes may have been moved: the caller may submit it.
+    /// submitted is still to be moved before it. There is no completion for it: on success its bytes are in place, as promise 2 says.
+    ///
+    /// # Errors
+    /// [`Undone`], which is no fault of anybody's: nothing is under way for the op, and the caller may submit it.
     ///
     /// # Safety
     /// As [`Transport::submit`], for as long as the call lasts.
-    unsafe fn at_once(&mut self, _op: &Op, _now: Instant) -> bool {
-        false
+    unsafe fn at_once(&mut self, _op: &Op, _now: Instant) -> Result<(), Undone> {
+        Err(Undone { touched: false })
     }
 
     /// Takes a notification; false, which is no error, when it is full, or carries none by

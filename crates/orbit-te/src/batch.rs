@@ -33,6 +33,8 @@ pub struct Batch {
     priority: Priority,
     verified: bool,
     demand: Option<RouteId>,
+    /// Whether bytes at a receiving side may have changed by what was tried before it is submitted.
+    pub(crate) touched: bool,
     notification: Option<(Segment, String, Vec<u8>)>,
 }
 
@@ -211,7 +213,7 @@ impl Batch {
         let records = Requests::new(lengths.into_iter());
         let announcement =
             self.notification.map(|(segment, name, payload)| announce(shared, &segment, &name, &payload));
-        Ok(TransferState::new(
+        let state = TransferState::new(
             parts,
             records,
             (leases, kept),
@@ -219,7 +221,11 @@ impl Batch {
             permit,
             announcement.transpose()?,
             self.demand,
-        ))
+        );
+        if self.touched {
+            state.touched();
+        }
+        Ok(state)
     }
 
     /// How long it may take from submitting on.

@@ -22,6 +22,7 @@ use crate::warming::Warm;
 use orbit_te_memory::Lease;
 use orbit_te_transport::{
     Arm, Event, LinkId, Op, OpError, OpErrorCode, Priority, PriorityQueue, Signs, Token, TransportError,
+    Undone,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     next_deadline: Option<Instant>,
     /// Those who wait for lanes.
     warming: Vec<Warm>,
+    /// When whoever had the core last has said that it wants to be looked at, in the worker's time; none while something has changed since.
+    announced_ns: Option<u64>,
     /// How transfers end that come now, if none is taken any more.
     closed: Option<TransferError>,
 }
@@ -90,6 +93,7 @@ impl Core {
             announcer: Announcer::default(),
             next_deadline: None,
             warming: Vec::new(),
+            announced_ns: None,
             closed: None,
         }
     }
@@ -101,6 +105,7 @@ impl Core {
 
     /// Takes commands and hands requests to the transport, which begins with them; whether there were any.
     pub(crate) fn feed(&mut self, ring: &ArrayQueue<Command>, now: Instant) -> bool {
+        self.announced_ns = None;
         let mut any = false;
         while let Some(command) = ring.pop() {
             any = true;
@@ -150,17 +155,23 @@ impl Core {
         self.hand_over(now) | self.announcer.hand_over(&mut self.router, now) | any
     }
 
-    /// Carries out one op on the calling thread, if nothing waits and its route allows it; by which one, and when it ended. None: nothing is
-    /// under way for it. The lease is that of the op's own region.
+    /// Everybody is told when the core wants to be looked at.
+    pub(crate) fn announce(&mut self, wake_ns: u64) {
+        self.announced_ns = Some(wake_ns);
+    }
+
+    /// When it wants to be looked at, if nothing is under way and it is as it was when that was told.
+    pub(crate) fn rests_until(&self) -> Option<u64> {
+        self.announced_ns.filter(|_| self.closed.is_none() && self.warming.is_empty() && self.is_idle())
+    }
+
+    /// Carries out one op on the calling thread, if its route allows it; by which one, and when it ended. The core rests. The lease is that of
+    /// the op's own region.
     pub(crate) fn at_once(
         &mut self,
-        ring: &ArrayQueue<Command>,
         (op, _lease): (&Op, &Lease),
         now: Instant,
-    ) -> Option<(RouteId, Instant)> {
-        if self.closed.is_some() || !ring.is_empty() || !self.waiting.is_empty() {
-            return None;
-        }
+    ) -> Result<(RouteId, Instant), Undone> {
         // SAFETY: the span was made from a slice of a live region, whose lease the caller holds until the call has returned, and with
         // it everything that is done for the op.
         unsafe { self.router.at_once(op, now) }
@@ -177,6 +188,7 @@ impl Core {
 
     /// One step; whether anything happened.
     pub(crate) fn step(&mut self, ring: &ArrayQueue<Command>, now: Instant) -> bool {
+        self.announced_ns = None;
         let mut any = !ring.is_empty() && self.feed(ring, now);
         self.found.clear();
         any |= self.router.poll(now, POLL_BUDGET, &mut self.found);

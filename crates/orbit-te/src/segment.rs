@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use crate::transfer::Transfer;
 use crate::warming::Warming;
 use orbit_te_memory::{LocalKey, LocalSpan, RemoteKey};
-use orbit_te_transport::{Op, OpKind, Priority, RemoteSpan, Token, Verify};
+use orbit_te_transport::{Op, OpKind, Priority, RemoteSpan, Token, Undone, Verify};
 use orbit_te_wire::{Access, PeerId, RegionDescriptor};
 use std::fmt;
 use std::net::SocketAddr;
@@ -187,22 +187,36 @@ impl Segment {
     /// it costs a few hundred nanoseconds beside the copy.
     ///
     /// # Errors
-    /// As [`Segment::write`]; the inner result is the transfer's.
+    /// As [`Segment::write`], but that bytes may have been moved; the inner result is the transfer's.
     pub fn write_and_wait(&self, offset: u64, from: &Slice) -> Result<Result<Receipt, TransferError>, Error> {
-        match self.at_once(OpKind::Write, offset, from) {
-            Some(receipt) => Ok(Ok(receipt)),
-            None => Ok(self.write(offset, from)?.wait()),
-        }
+        self.carry_and_wait(OpKind::Write, offset, from)
     }
 
     /// [`Segment::read`] and [`Transfer::wait`] in one, as [`Segment::write_and_wait`].
     ///
     /// # Errors
-    /// As [`Segment::write`]; the inner result is the transfer's.
+    /// As [`Segment::write_and_wait`]; the inner result is the transfer's.
     pub fn read_and_wait(&self, offset: u64, into: &Slice) -> Result<Result<Receipt, TransferError>, Error> {
-        match self.at_once(OpKind::Read, offset, into) {
-            Some(receipt) => Ok(Ok(receipt)),
-            None => Ok(self.read(offset, into)?.wait()),
+        self.carry_and_wait(OpKind::Read, offset, into)
+    }
+
+    fn carry_and_wait(
+        &self,
+        kind: OpKind,
+        offset: u64,
+        local: &Slice,
+    ) -> Result<Result<Receipt, TransferError>, Error> {
+        match self.at_once(kind, offset, local) {
+            Ok(receipt) => Ok(Ok(receipt)),
+            Err(Undone { touched }) => {
+                let mut batch = Batch::with_capacity(1);
+                match kind {
+                    OpKind::Write => batch.write(self, offset, local),
+                    OpKind::Read => batch.read(self, offset, local),
+                };
+                batch.touched = touched;
+                Ok(self.inner.shared.submit(batch)?.wait())
+            }
         }
     }
 

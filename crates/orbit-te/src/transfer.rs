@@ -155,6 +155,11 @@ impl TransferState {
         self.begun_ns.fetch_min(ns, Ordering::AcqRel);
     }
 
+    /// Bytes at a receiving side may have changed before it began.
+    pub(crate) fn touched(&self) {
+        self.inner.lock().tally.touched = true;
+    }
+
     /// Requests were tried, failed, and are tried again or have ended by now.
     pub(crate) fn tried(&self, attempts: Vec<Attempt>) {
         self.inner.lock().attempts.extend(attempts);

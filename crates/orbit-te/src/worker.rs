@@ -20,7 +20,7 @@ use crate::sleeper::Sleeper;
 use crate::sync::MutexGuard;
 use crate::transfer::TransferState;
 use orbit_te_memory::Lease;
-use orbit_te_transport::{Arm, Capabilities, Op, TransportError};
+use orbit_te_transport::{Arm, Capabilities, Op, TransportError, Undone};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -146,22 +146,33 @@ impl Worker {
         Ok(())
     }
 
-    /// Has the core carry out one op on the calling thread, as [`Core::at_once`]; none also where another thread has the core.
-    pub(crate) fn at_once(&self, op: (&Op, &Lease), now: Instant) -> Option<(RouteId, Instant)> {
-        let mut core = self.handover.core().try_lock()?;
-        let done = self.guarded(&mut core, None, |core| core.at_once(self.handover.ring(), op, now));
-        if core.has_ended() {
-            // It has failed just now.
+    /// Has the core carry out one op on the calling thread, as [`Core::at_once`]; not where another thread has the core, or something is
+    /// under way there, which the caller is to drive like others. Lets the lease go.
+    pub(crate) fn at_once(&self, op: &Op, lease: Lease, now: Instant) -> Result<(RouteId, Instant), Undone> {
+        let nothing = Undone { touched: false };
+        let mut core = self.handover.core().try_lock().ok_or(nothing)?;
+        let Some(wake_ns) = core.rests_until() else {
             self.let_go(core, now);
-            return done;
-        }
-        // The core waits for what it waited for before: nobody is to wake sooner.
-        if let Some(mut core) = self.handover.part(core, FOREVER, || {}, || {}) {
+            return Err(nothing);
+        };
+        // None: it has panicked.
+        let done = self.guarded(&mut core, None, |core| Some(core.at_once((op, &lease), now)));
+        let again = match done {
+            // It wants what it wanted before, and whoever sleeps since is told.
+            Some(_) => self.handover.part(core, wake_ns, || self.sleeper.kick(), || self.ring_napper()),
+            None => Some(core),
+        };
+        if let Some(mut core) = again {
             let now = clock::now();
-            self.guarded(&mut core, true, |core| core.feed(self.handover.ring(), now));
+            self.guarded(&mut core, true, |core| core.feed_and_settle(self.handover.ring(), now));
             self.let_go(core, now);
         }
-        done
+        match done {
+            // Perhaps the memory goes with it, and its owner.
+            Some(_) => guard::contain("letting memory go", || drop(lease)),
+            None => self.retention.for_ever(vec![lease], "a worker has failed in the middle of a request"),
+        }
+        done.unwrap_or(Err(Undone { touched: true }))
     }
 
     /// As [`Worker::submit`], for commands that must not be lost: waits for room.
@@ -328,6 +339,7 @@ impl Worker {
                 continue;
             }
             let wake_ns = wake.map_or(FOREVER, |at| self.since_epoch(at));
+            core.announce(wake_ns);
             match self.handover.part(core, wake_ns, || self.sleeper.kick(), || self.ring_napper()) {
                 Some(again) => core = again,
                 None => return wake,
@@ -415,6 +427,7 @@ impl Worker {
                 continue;
             };
             let wake_ns = until.map_or(FOREVER, |at| self.since_epoch(at));
+            core.announce(wake_ns);
             if self.handover.may_sleep(core, wake_ns) && !self.stop.load(Ordering::Acquire) {
                 self.sleeper.sleep(until);
             }

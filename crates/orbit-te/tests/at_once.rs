@@ -6,10 +6,10 @@
 mod support;
 
 use orbit_te::route::RouteId;
-use orbit_te::{Access, Config, Error, Landed, OpErrorCode, RequestState};
+use orbit_te::{Access, Config, Engine, Error, Landed, OpErrorCode, RequestState};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::*;
 
 const SIZE: usize = 3 << 20;
@@ -126,4 +126,41 @@ fn nothing_lands_in_what_is_withdrawn() {
         assert_eq!(memory.leases(), 0);
     }
     assert!(moved.load(Ordering::Relaxed) > 40, "hardly anything was moved");
+}
+
+/// A thread that carries its own requests out all the time takes nothing from who waits for a peer that is reached over the network, by
+/// the same worker.
+#[test]
+fn others_are_not_kept_waiting() {
+    let _dog = watchdog("others_are_not_kept_waiting", Duration::from_secs(120));
+    let near = pair_with(SIZE, Config { workers: 1, ..Config::default() });
+    let target = Engine::builder().shm(None).start().unwrap();
+    let remote = region(&target, &[0; 4096], Access::SHARED);
+    target.expose("far", &remote).unwrap();
+    let far = near.engine.open(&format!("{}/far", target.address().unwrap())).wait(SOON).unwrap();
+    assert!(!far.same_host());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let local = region(&near.engine, &vec![5; 1 << 20], Access::LOCAL);
+            while !stop.load(Ordering::Acquire) {
+                near.segment.write_and_wait(0, &local.whole()).unwrap().unwrap();
+            }
+        });
+        let local = region(&near.engine, &[6; 4096], Access::LOCAL);
+        let begun = Instant::now();
+        for round in 0..200 {
+            let transfer = far.write(0, &local.whole()).unwrap();
+            if round % 2 == 0 {
+                transfer.wait().unwrap();
+            } else {
+                // Nobody drives this one but the worker's own thread, or who happens to be there.
+                eventually("it ends by itself", SOON, || transfer.try_result().is_some());
+            }
+        }
+        let took = begun.elapsed();
+        stop.store(true, Ordering::Release);
+        println!("200 requests over the network beside it took {took:?}");
+        assert!(took < Duration::from_secs(4), "{took:?}");
+    });
 }

@@ -26,7 +26,7 @@ impl Harness<'_> {
     pub fn at_once(&mut self, op: &Op) -> bool {
         self.enter(std::slice::from_ref(op));
         // SAFETY: as in `offer`.
-        let done = unsafe { self.pair.initiator().at_once(op, Instant::now()) };
+        let done = unsafe { self.pair.initiator().at_once(op, Instant::now()) }.is_ok();
         if done {
             self.ledger.accept(op.token);
             let completion =

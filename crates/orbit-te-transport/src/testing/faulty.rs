@@ -14,7 +14,7 @@ use crate::capability::Capabilities;
 use crate::error::{OpError, OpErrorCode, TransportError};
 use crate::mailbox::Notice;
 use crate::op::{LinkId, Op, OpKind, Pieces, Token};
-use crate::progress::{Arm, Completion, Progress};
+use crate::progress::{Arm, Completion, Progress, Undone};
 use crate::signs::{LinkLanes, Signs};
 use crate::transport::Transport;
 use orbit_te_memory::{LocalSpan, Region, RegionId, Registry};
@@ -313,9 +313,9 @@ unsafe impl<T: Transport> Transport for Faulty<T> {
         if self.plant == Plant::DropsWhenFull { ops.len() } else { taken }
     }
 
-    unsafe fn at_once(&mut self, op: &Op, now: Instant) -> bool {
+    unsafe fn at_once(&mut self, op: &Op, now: Instant) -> Result<(), Undone> {
         if self.plant == Plant::ClaimsAtOnce {
-            return true;
+            return Ok(());
         }
         // SAFETY: the caller's promise, handed on.
         unsafe { self.inner.at_once(op, now) }

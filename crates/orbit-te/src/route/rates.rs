@@ -243,9 +243,9 @@ impl Rates {
         }
         let cell = &self.cells[kind as usize][class.index()];
         let Some(touched) = cell.touched else { return Some(0) };
-        let interval = interval.min(FIRST_PROBE * 2u32.pow(cell.samples.min(20)));
         let age = now.saturating_duration_since(touched);
-        (age >= interval).then(|| (age.as_secs_f32() / interval.as_secs_f32()).min(1000.0) as u32)
+        (age >= interval.min(FIRST_PROBE * 2u32.pow(cell.samples.min(20))))
+            .then(|| (age.as_secs_f32() / interval.as_secs_f32()).min(1000.0) as u32)
     }
 
     /// Notes that an op of this size has begun which probes the route, so that no other does for an interval.

@@ -9,13 +9,18 @@ use super::leg;
 use super::{BUDGET, Done, Found, LOOK, Router};
 use crate::announcer::is_notification;
 use crate::clock;
-use crate::route::{Reason, Refusal, RouteId, RouteSet};
-use orbit_te_transport::{Completion, ErrorClass, Event, Notice, Op, OpError, OpErrorCode, Token};
+use crate::route::{Plan, Reason, Refusal, RouteId, RouteSet};
+use orbit_te_transport::{Completion, ErrorClass, Event, Notice, Op, OpError, OpErrorCode, Token, Undone};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 /// What an op takes whatever its size, as if it were bytes.
 const SAME_FOR_ALL_BYTES: u64 = 4096;
+
+/// Of so much time, what may be taken off as spent on what is done once: some of it was the op's.
+fn most_prepared(time: Duration) -> Duration {
+    time * 3 / 4
+}
 
 impl Router {
     /// Takes ops from the front, and says how many, as [`Transport::submit`].
@@ -207,20 +212,17 @@ impl Router {
             now = clock::now();
             prepared = route.transport.take_prepared();
         }
-        if let Some(first) = progress.completions.first() {
-            // Those that are found together ended one after the other, and not all just now.
-            let since = self.served_since(at, first.token, prepared, now);
-            let weight = |completion: &Completion| completion.bytes + SAME_FOR_ALL_BYTES;
-            let all: u64 = progress.completions.iter().map(weight).sum();
-            let mut so_far = 0;
-            for completion in progress.completions.drain(..) {
-                so_far += weight(&completion);
-                let ended = match so_far == all {
-                    true => now,
-                    false => since + (now - since).mul_f64(so_far as f64 / all as f64),
-                };
-                self.completed(at, completion, ended);
-            }
+        let since = self.served_since(at, &progress.completions, prepared, now);
+        let weight = |completion: &Completion| completion.bytes + SAME_FOR_ALL_BYTES;
+        let all: u64 = progress.completions.iter().map(weight).sum();
+        let mut so_far = 0;
+        for completion in progress.completions.drain(..) {
+            so_far += weight(&completion);
+            let ended = match since {
+                Some(since) if so_far < all => since + (now - since).mul_f64(so_far as f64 / all as f64),
+                _ => now,
+            };
+            self.completed(at, completion, ended);
         }
         let base = self.routes.len() - 1;
         for event in progress.events.drain(..) {
@@ -233,20 +235,28 @@ impl Router {
         any
     }
 
-    /// When the route began to serve an op: what came before it on its leg was served first, and no op is to blame for `prepared`.
-    fn served_since(&mut self, at: usize, token: Token, prepared: Duration, now: Instant) -> Instant {
-        let own_work_end = self.own_work_end;
-        let is_own_work = self.routes[at].is_own_work;
-        let Some(flight) = self.flights.get_mut(token) else { return now };
-        let (link, mut began) = (flight.op.link, flight.began);
-        if is_own_work {
-            began = began.max(own_work_end);
-            self.own_work_end = now;
+    /// When a route began to serve ops whose ends were found together, and which ended one after the other, at even pace for their sizes; none
+    /// where they may have ended side by side, just now. What the route did before it began with them was served first, and no op is to
+    /// blame for `prepared`.
+    fn served_since(
+        &mut self,
+        at: usize,
+        ends: &[Completion],
+        prepared: Duration,
+        now: Instant,
+    ) -> Option<Instant> {
+        let flight = self.flights.get_mut(ends.first()?.token)?;
+        let (link, began) = (flight.op.link, flight.began);
+        if self.routes[at].is_own_work {
+            let begun = began.max(self.own_work_end).min(now);
+            self.own_work_end = begun + prepared.min(most_prepared(now - begun));
+            return Some(self.own_work_end);
         }
-        let leg = self.peer(link).and_then(|legs| legs.legs.get_mut(at)).and_then(Option::as_mut);
-        let Some(leg) = leg else { return now };
-        leg.last_end = (began.max(leg.last_end) + prepared).min(now);
-        leg.last_end
+        if ends[1..].iter().any(|end| self.flights.get_mut(end.token).is_none_or(|f| f.op.link != link)) {
+            return None;
+        }
+        let leg = self.peer(link)?.legs.get(at)?.as_ref()?;
+        Some(began.max(leg.last_end).min(now))
     }
 
     fn completed(&mut self, at: usize, completion: Completion, now: Instant) {
@@ -274,6 +284,9 @@ impl Router {
             }
             Err(error) => {
                 self.recent = None;
+                if self.routes[at].is_own_work {
+                    self.own_work_end = now;
+                }
                 let reason = reason(error);
                 let may_help = reason.is_some();
                 let legs = self.peer(kind.link);
@@ -317,12 +330,16 @@ impl Router {
     /// Learns from an op that a route has carried.
     fn succeeded(&mut self, at: usize, kind: &Kind, began: Instant, now: Instant) {
         let (id, floor) = (self.routes[at].id, self.policy.settings().floor);
+        let mut before = began;
+        if self.routes[at].is_own_work {
+            before = std::mem::replace(&mut self.own_work_end, now);
+        }
         let Some(legs) = self.peer(kind.link) else { return };
         let (known, legs) = legs.region(&kind.key);
-        let is_first = known.is_some_and(|known| known.is_first_use(id));
+        let is_first = known.is_some_and(|known| known.is_first_use(id, (began, now)));
         let Some(leg) = legs.get_mut(at).and_then(Option::as_mut) else { return };
-        // What came before it on this leg was served first.
-        let service = now.saturating_duration_since(began.max(leg.last_end));
+        // What came before it was served first.
+        let service = now.saturating_duration_since(began.max(before).max(leg.last_end));
         let op = (kind.kind, kind.bytes, kind.pieces);
         let low = if is_first { None } else { leg.observe(op, service, floor, now) };
         leg.health.succeeded(now);
@@ -336,38 +353,42 @@ impl Router {
     }
 
     /// Carries an op from beginning to end by this call, if the route that is best for it moves bytes by calls and has nothing under way;
-    /// which one it was, and when it ended. None: as after [`Transport::at_once`].
+    /// which one it was, and when it ended.
+    ///
+    /// # Errors
+    /// As [`Transport::at_once`].
     ///
     /// # Safety
     /// As [`Transport::at_once`].
-    pub(crate) unsafe fn at_once(&mut self, op: &Op, now: Instant) -> Option<(RouteId, Instant)> {
+    pub(crate) unsafe fn at_once(&mut self, op: &Op, now: Instant) -> Result<(RouteId, Instant), Undone> {
+        let kind = Kind::of(op, None);
+        let (at, plan) = self.own_work_for(&kind, now).ok_or(Undone { touched: false })?;
+        let leg = self.peer(op.link).and_then(|legs| legs.legs.get(at)).and_then(Option::as_ref);
+        let link = leg.ok_or(Undone { touched: false })?.link;
+        // SAFETY: the caller's promise.
+        unsafe { self.routes[at].transport.at_once(&Op { link, ..*op }, now) }?;
+        let ended = clock::now();
+        let prepared = self.routes[at].transport.take_prepared().min(most_prepared(ended - now));
+        plan.inspect(|plan| self.note(&kind, at, plan, now));
+        self.succeeded(at, &kind, now + prepared, ended);
+        Ok((self.routes[at].id, ended))
+    }
+
+    /// The place of the route that is best for an op, if it moves bytes by calls and has nothing under way, and the plan, if one was made.
+    fn own_work_for(&mut self, kind: &Kind, now: Instant) -> Option<(usize, Option<Plan>)> {
         if self.routes.len() == 1 {
             return None;
         }
-        let kind = Kind::of(op, None);
-        let recent = self.recent(&kind);
-        let plan = if recent.is_none() { Some(self.plan(&kind, (0, RouteSet::NONE), now)) } else { None };
-        let at = match (&plan, recent) {
-            (Some(plan), _) => {
+        let (at, plan) = match self.recent(kind) {
+            Some(at) => (at, None),
+            None => {
+                let plan = self.plan(kind, (0, RouteSet::NONE), now);
                 let id = plan.route.ok()?;
-                self.routes.iter().position(|known| known.id == id)?
+                (self.routes.iter().position(|known| known.id == id)?, Some(plan))
             }
-            (None, at) => at?,
         };
-        if !self.routes[at].is_own_work || self.routes[at].under_way > 0 {
-            return None;
-        }
-        let link = self.peer(op.link)?.legs.get(at)?.as_ref()?.link;
-        // SAFETY: the caller's promise.
-        if !unsafe { self.routes[at].transport.at_once(&Op { link, ..*op }, now) } {
-            return None;
-        }
-        let ended = clock::now();
-        let prepared = self.routes[at].transport.take_prepared();
-        self.own_work_end = ended;
-        plan.inspect(|plan| self.note(&kind, at, plan, now));
-        self.succeeded(at, &kind, now + prepared, ended);
-        Some((self.routes[at].id, ended))
+        let route = &self.routes[at];
+        (route.is_own_work && route.under_way == 0).then_some((at, plan))
     }
 
     /// Tries an op again, on the route that is best for it now; false when that is full.

@@ -2,8 +2,8 @@
 //! alone; a route that fails for one is as good as ever for others.
 
 use crate::route::{
-    CLASSES, Choices, Floor, Health, MAX_ROUTES, Prior, Rates, Reason, RouteId, RouteSet, Ruleset, Settings,
-    SizeClass, Verdict,
+    CLASSES, Choices, Floor, Health, MAX_ROUTES, Prior, Rates, Reason, RouteId, Ruleset, Settings, SizeClass,
+    Verdict,
 };
 use orbit_te_memory::{MemoryKind, RemoteKey};
 use orbit_te_transport::{Barrier, LinkId, OpKind, TransportError};
@@ -94,17 +94,16 @@ pub(crate) struct Known {
     /// Those of the reach, and what was found out since.
     pub(crate) obstacles: [Option<Reason>; MAX_ROUTES],
     pub(crate) choices: Choices,
-    /// The routes by which an op to it has succeeded.
-    used: RouteSet,
+    /// By the route's number: when the first op to it ended that succeeded.
+    used: [Option<Instant>; MAX_ROUTES],
 }
 
 impl Known {
-    /// Notes that an op has succeeded over a route, and tells whether it was the first: that one has entered the region and found no page
-    /// of it mapped, and what it took is not what the next one will.
-    pub(crate) fn is_first_use(&mut self, route: RouteId) -> bool {
-        let first = !self.used.contains(route);
-        self.used.insert(route);
-        first
+    /// Notes that an op has succeeded over a route, and tells whether it was one of the first: these have waited for the way into the region
+    /// and found no page of it mapped, and what they took is not what the next ones will.
+    pub(crate) fn is_first_use(&mut self, route: RouteId, (began, ended): (Instant, Instant)) -> bool {
+        let first = self.used[route.index()].get_or_insert(ended);
+        began < *first
     }
 }
 
@@ -129,7 +128,13 @@ impl Legs {
     pub(crate) fn learn(&mut self, key: &RemoteKey, reach: Arc<Reach>) {
         let (shown, obstacles) = (named(key), reach.obstacles);
         self.known.retain(|known| Arc::strong_count(&known.reach) > 1 && known.shown != shown);
-        self.known.push(Known { shown, reach, obstacles, choices: Choices::default(), used: RouteSet::NONE });
+        self.known.push(Known {
+            shown,
+            reach,
+            obstacles,
+            choices: Choices::default(),
+            used: [None; MAX_ROUTES],
+        });
         self.places = self.known.iter().enumerate().map(|(at, known)| (known.shown, at)).collect();
         self.recent = 0;
     }
