@@ -6,9 +6,9 @@
 use crate::copier::{Copier, LEAST_BYTES};
 use crate::entry::Open;
 use crate::ops::OpState;
-use crate::sys::{Direction, Gate, MOST_RANGES, Piece, Process, Window};
+use crate::sys::{self, Direction, Gate, MOST_RANGES, Piece, Process, Window};
 use orbit_te_memory::{Access, LocalKey};
-use orbit_te_transport::{OpError, OpErrorCode, OpKind};
+use orbit_te_transport::{Op, OpError, OpErrorCode, OpKind};
 use orbit_te_wire::check_pieces;
 
 /// So many short pieces are copied in one go.
@@ -160,6 +160,17 @@ fn directly(state: &mut OpState, open: &mut Open, copier: &mut Copier, most: u64
     Ok(())
 }
 
+/// Has the processor look up where a short op begins, which is copied a little later.
+pub(crate) fn look_up(op: &Op, open: &Open) {
+    let is_short = op.pieces.is_none() && op.local.length < LEAST_BYTES as u64;
+    let there = open.window.as_ref().and_then(|window| window.range(op.remote.offset, op.local.length));
+    if let Some(there) = there.filter(|_| is_short) {
+        let (here, length) = (op.local.address as *mut u8, op.local.length as usize);
+        let (to, from) = if op.kind == OpKind::Write { (there, here) } else { (here, there) };
+        sys::look_up(&Piece { to, from, length });
+    }
+}
+
 /// A part of an op, with its pages made present; none outside of the window.
 fn piece(kind: OpKind, address: u64, window: &mut Window, (offset, length): (u64, u64)) -> Option<Piece> {
     let (here, there) = (address as *mut u8, window.range(offset, length)?);
@@ -178,6 +189,20 @@ fn by_kernel(
     most: u64,
     fault: OpErrorCode,
 ) -> Result<(), OpError> {
+    match state.op.pieces {
+        None => by_calls::<1>(state, open, process, most, fault),
+        Some(_) => by_calls::<MOST_RANGES>(state, open, process, most, fault),
+    }
+}
+
+/// Copies by calls of up to so many ranges.
+fn by_calls<const RANGES: usize>(
+    state: &mut OpState,
+    open: &Open,
+    process: &Process,
+    most: u64,
+    fault: OpErrorCode,
+) -> Result<(), OpError> {
     const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let direction = match state.op.kind {
         OpKind::Read => Direction::Read,
@@ -185,10 +210,10 @@ fn by_kernel(
     };
     let mut left = most.min(state.op.local.length - state.moved);
     while left > 0 {
-        let (mut here, mut there) = ([EMPTY; MOST_RANGES], [EMPTY; MOST_RANGES]);
+        let (mut here, mut there) = ([EMPTY; RANGES], [EMPTY; RANGES]);
         let before = (state.moved, state.piece, state.within);
         let (mut count, mut bytes) = (0, 0);
-        while count < MOST_RANGES && bytes < left {
+        while count < RANGES && bytes < left {
             let (address, offset, of_piece) = next(state);
             let length = of_piece.min(left - bytes);
             let remote = match &open.window {

@@ -128,6 +128,7 @@ impl ShmTransport {
                 Err(error) => self.ops.end(slot, Err(error)),
                 Ok(()) => {
                     state.checked = true;
+                    mover::look_up(&state.op, open);
                     self.ready.push(state.op.priority, slot);
                 }
             },

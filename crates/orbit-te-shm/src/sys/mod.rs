@@ -9,7 +9,7 @@ mod process;
 mod socket;
 mod window;
 
-pub(crate) use copy::{Method, Piece, copy, copy_pieces};
+pub(crate) use copy::{Method, Piece, copy, copy_pieces, look_up};
 pub(crate) use crew::Crew;
 pub(crate) use gates::{Gate, Gates};
 pub(crate) use process::{Direction, MOST_RANGES, Process, is_alive};
