@@ -44,15 +44,18 @@ impl ShmTransport {
                     return Err(TransportError::RefusedByPeer("an answer to nothing".to_string()));
                 };
                 let access = Access::from_bits_truncate(access);
-                let expires = match expires_ns {
-                    0 => None,
-                    left => now.checked_add(Duration::from_nanos(left)),
-                };
                 let window = match way {
                     Way::Kernel => Ok(None),
                     Way::Mapping => map(file, begin, length, access).map(Some),
                 };
-                let Some(Entry::Asked { waiting, .. }) = link.entries.remove(&key) else { return Ok(true) };
+                let Some(Entry::Asked { waiting, since, .. }) = link.entries.remove(&key) else {
+                    return Ok(true);
+                };
+                // From when it was asked on: the owner answered later, so that the right does not end later here than there.
+                let expires = match expires_ns {
+                    0 => None,
+                    left => since.checked_add(Duration::from_nanos(left)),
+                };
                 match window {
                     Ok(window) => {
                         let open = Open { gate, begin, length, access, expires, window };
