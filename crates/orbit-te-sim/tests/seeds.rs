@@ -19,6 +19,15 @@ fn some_seeds_run_clean() {
     );
 }
 
+/// Seeds that found something once: a right that lasted longer at its user than at its owner, by the time of an answer.
+#[test]
+fn seeds_that_found_something() {
+    for seed in [2027, 4694, 7188, 18143, 18306, 19113, 28140] {
+        let outcome = run(seed, &Options::default());
+        assert!(outcome.violations.is_empty(), "seed {seed}: {}", outcome.violations[0]);
+    }
+}
+
 #[test]
 fn a_seed_repeats_its_run() {
     for seed in [7, 64] {
