@@ -199,7 +199,7 @@ impl Reason {
                 4,
                 "other-host",
                 "the peer is on another host",
-                "none, if it is; containers of one host meet in a socket folder that both see",
+                "none is needed if it is; containers of one host meet in a socket folder that both see",
             ),
             Reason::OtherNamespace => row(
                 5,
