@@ -1,0 +1,3 @@
+//! OrbitTE over RDMA verbs.
+
+#![deny(unsafe_code)]
