@@ -2,7 +2,7 @@
 //!
 //! This crate owns every byte that two OrbitTE processes exchange over a stream socket: the hello that opens a
 //! connection ([`hello`]), the fixed frames of a data lane ([`frame`], [`pieces`], [`notification`]), the messages of the control link
-//! ([`control`]), those of two processes on one host ([`same_host`]) and the descriptors by which memory is named ([`descriptor`], [`token`]). It does no input or
+//! ([`control`]), those of two processes on one host ([`same_host`]), those of two sides with RDMA devices ([`rdma`]) and the descriptors by which memory is named ([`descriptor`], [`token`]). It does no input or
 //! output, reads no clock and holds no `unsafe`; the same bytes always give the same values. `docs/protocol.md`
 //! describes the protocol byte by byte, and the golden vectors in `tests/golden.rs` hold it still.
 //!
@@ -22,6 +22,7 @@ pub mod limits;
 pub mod negotiate;
 pub mod notification;
 pub mod pieces;
+pub mod rdma;
 pub mod same_host;
 pub mod token;
 

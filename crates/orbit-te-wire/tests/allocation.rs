@@ -83,6 +83,16 @@ fn claimed_lengths_allocate_nothing() {
         check("transport name", &[], claim, key);
         check("transport key", &empty, claim, key);
         check("addresses of a token", &[0; 24], claim, token);
+        let rdma = |number: u32, rest: &[u8]| [&[1, 0][..], &[0; 34], &number.to_le_bytes(), rest].concat();
+        check("rails", &rdma(4, &[1; 21]), claim, rdma::Message::decode);
+        check("words of a close", &rdma(3, &[0; 2]), claim, rdma::Message::decode);
+        check("rails of a key set", &rdma(6, &[1; 12]), claim, rdma::Message::decode);
+        check(
+            "keys of a rail",
+            &rdma(6, &[&[1; 12][..], &request, &[0; 17]].concat()),
+            claim,
+            rdma::Message::decode,
+        );
         check("name of a token", &[&[0; 24][..], &empty].concat(), claim, token);
     }
 }
