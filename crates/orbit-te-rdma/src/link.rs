@@ -1,0 +1,104 @@
+//! A link: the way to one peer, from the first offer to the last close. Rule: how it comes up is the handshake's business, and its steps are
+//! [`crate::connecting`]'s; here is what is known of it.
+
+use crate::cut::CutLimits;
+use crate::entry::Entries;
+use crate::handshake::{Machine, Timed};
+use crate::ops::OpSlot;
+use orbit_te_transport::PriorityQueue;
+use orbit_te_wire::Incarnation;
+use orbit_te_wire::rdma::{Answer, Offer, Queue};
+use std::time::Instant;
+
+/// How often a message of the handshake is sent before the attempt is given up.
+pub(crate) const MOST_SENDS: u8 = 4;
+
+/// A peer, and how far the way to it is.
+pub(crate) struct Link {
+    pub(crate) peer: Incarnation,
+    pub(crate) machine: Timed,
+    /// Our QPs of the attempt that is being made or stands.
+    pub(crate) attempt: Option<Attempt>,
+    pub(crate) up: bool,
+    /// What the message that is being taken holds beside what the handshake needs.
+    pub(crate) heard: Option<Heard>,
+    pub(crate) entries: Entries,
+    /// Keys that end, with the number of the notice: its owner waits until no WR names them.
+    pub(crate) ending: Vec<(u32, Ending)>,
+    /// Ops that wait until it is up.
+    pub(crate) waiting: Vec<OpSlot>,
+    /// Ops that can be posted.
+    pub(crate) ready: PriorityQueue<OpSlot>,
+    /// Whether it stands in the list of those that have something to post.
+    pub(crate) active: bool,
+    /// Writes that are over here and may still land there.
+    pub(crate) unfenced: Vec<OpSlot>,
+    pub(crate) fence_due: Option<Instant>,
+    /// What is of attempts before this one can't land any more: the peer has said so.
+    pub(crate) fenced_before: u64,
+    /// Since when it has been down.
+    pub(crate) down_since: Instant,
+    pub(crate) last_request: u32,
+    /// Which rail the next attempt begins with.
+    pub(crate) next_rail: u8,
+    /// Which lane has the next turn.
+    pub(crate) next_lane: usize,
+}
+
+/// QPs of one attempt.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) number: u64,
+    /// The number of our rail, and of the peer's once it is known.
+    pub(crate) rail: u8,
+    pub(crate) remote_rail: u8,
+    pub(crate) lanes: Vec<u16>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) limits: CutLimits,
+}
+
+/// What a message holds.
+pub(crate) enum Heard {
+    Offer(Offer),
+    Answer(Answer),
+}
+
+/// Which keys end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ending {
+    pub(crate) region: u64,
+    pub(crate) generation: u64,
+    /// None: all of them.
+    pub(crate) key: Option<u64>,
+}
+
+impl Ending {
+    pub(crate) fn ends(&self, shown: &[u64; 3]) -> bool {
+        shown[0] == self.region && shown[1] == self.generation && self.key.is_none_or(|key| shown[2] == key)
+    }
+}
+
+impl Link {
+    pub(crate) fn new(life: Incarnation, peer: Incarnation, pace: crate::handshake::Pace, now: Instant) -> Link {
+        Link {
+            peer,
+            // Whoever connects goes first; the other side only answers.
+            machine: Timed::new(Machine::new(life, true, MOST_SENDS), pace),
+            attempt: None,
+            up: false,
+            heard: None,
+            entries: Entries::default(),
+            ending: Vec::new(),
+            waiting: Vec::new(),
+            ready: PriorityQueue::default(),
+            active: false,
+            unfenced: Vec::new(),
+            fence_due: None,
+            fenced_before: 0,
+            down_since: now,
+            last_request: 0,
+            next_rail: 0,
+            next_lane: 0,
+        }
+    }
+}

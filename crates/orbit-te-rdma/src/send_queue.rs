@@ -1,0 +1,110 @@
+//! What one QP has been given and has not yet told the end of. Rule: each WR leaves it once, with its own CQE, with a later one that
+//! succeeded, or with the QP.
+//!
+//! A WR whose completion is not signalled is over when a later one of the same QP is (InfiniBand Architecture Specification, volume 1,
+//! 10.8.6): WRs of an RC QP complete in order. So only some are signalled; one that fails gives a CQE in any case.
+
+use crate::ops::OpSlot;
+
+/// A WR under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Posted {
+    /// For which op.
+    pub(crate) op: OpSlot,
+    /// How many bytes it moves.
+    pub(crate) bytes: u32,
+}
+
+/// The WRs of a QP, oldest first.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    ring: Box<[Posted]>,
+    /// The numbers of the oldest WR and of the next one; they wrap.
+    oldest: u32,
+    next: u32,
+}
+
+impl SendQueue {
+    /// One for so many WRs.
+    pub(crate) fn new(depth: u32) -> SendQueue {
+        let none = Posted { op: OpSlot::NONE, bytes: 0 };
+        // A power of two, so that numbers may wrap.
+        SendQueue { ring: vec![none; depth.next_power_of_two() as usize].into(), oldest: 0, next: 0 }
+    }
+
+    /// How many are under way.
+    pub(crate) fn len(&self) -> u32 {
+        self.next.wrapping_sub(self.oldest)
+    }
+
+    /// Whether none is.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.oldest == self.next
+    }
+
+    /// The number of the WR that is posted next, and after `ahead` more.
+    pub(crate) fn number(&self, ahead: u32) -> u32 {
+        self.next.wrapping_add(ahead)
+    }
+
+    /// A WR was posted. There is room for it: at most as many are under way as [`SendQueue::new`] was told.
+    pub(crate) fn push(&mut self, posted: Posted) {
+        let mask = self.ring.len() as u32 - 1;
+        debug_assert!(self.len() <= mask, "more work requests than the queue holds");
+        self.ring[(self.next & mask) as usize] = posted;
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Whether this WR is under way.
+    pub(crate) fn holds(&self, number: u32) -> bool {
+        number.wrapping_sub(self.oldest) < self.len()
+    }
+
+    /// Takes the oldest one out.
+    pub(crate) fn pop(&mut self) -> Option<(u32, Posted)> {
+        if self.is_empty() {
+            return None;
+        }
+        let (number, mask) = (self.oldest, self.ring.len() as u32 - 1);
+        self.oldest = number.wrapping_add(1);
+        Some((number, self.ring[(number & mask) as usize]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn posted(bytes: u32) -> Posted {
+        Posted { op: OpSlot::NONE, bytes }
+    }
+
+    proptest! {
+        /// Whatever comes and goes, each leaves once and in order, also where the numbers wrap.
+        #[test]
+        fn work_requests_leave_once_and_in_order(depth in 1u32..40, steps in prop::collection::vec((0u32..50, 0u32..50), 0..60)) {
+            let mut queue = SendQueue::new(depth);
+            (queue.oldest, queue.next) = (u32::MAX - 20, u32::MAX - 20);
+            let (mut sent, mut left) = (0, 0);
+            for (more, fewer) in steps {
+                for _ in 0..more {
+                    if queue.len() < depth {
+                        let number = queue.number(0);
+                        queue.push(posted(sent));
+                        prop_assert!(queue.holds(number) && !queue.holds(queue.number(0)));
+                        sent += 1;
+                    }
+                }
+                for _ in 0..fewer {
+                    if let Some((number, one)) = queue.pop() {
+                        prop_assert_eq!(one.bytes, left);
+                        prop_assert!(!queue.holds(number));
+                        left += 1;
+                    }
+                }
+                prop_assert_eq!(queue.len(), sent - left);
+            }
+        }
+    }
+}
