@@ -1,6 +1,7 @@
 //! `cargo xtask`: what a change to this repository needs beside `cargo` itself. One file a command.
 
 mod bench;
+mod bindings;
 mod debian;
 mod fuzz;
 mod models;
@@ -34,6 +35,10 @@ enum Command {
     ///
     /// Exits with 0 when all promises held, and 1 when not, with the failing seeds.
     Sim(sim::SimArgs),
+    /// Make the checked-in bindings of libibverbs again from the published crate, or only compare them.
+    ///
+    /// Exits with 1 when `--check` finds that they differ.
+    Bindings(bindings::BindingsArgs),
     /// Compare the engine with plain sockets, and with other engines, over loopback.
     ///
     /// Exits with 3 when `--check` finds a demand unmet.
@@ -80,6 +85,7 @@ fn main() -> ExitCode {
         Command::Msrv => msrv::run(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Bindings(args) => bindings::run(&args),
         Command::Bench(args) => bench::run(args).map(|()| ExitCode::SUCCESS),
         Command::Loom => models::run(models::Checker::Loom),
         Command::Shuttle => models::run(models::Checker::Shuttle),

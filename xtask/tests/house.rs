@@ -222,15 +222,21 @@ fn crates() -> Vec<String> {
     manifests.filter_map(|path| path.strip_suffix("/Cargo.toml").map(str::to_string)).collect()
 }
 
-/// The files that belong to the repository: those git tracks and those it would, or without git those beside it.
+/// Code of others, as they wrote it or as their tools make it.
+const FOREIGN: &str = "third_party/";
+
+/// The files that are ours: those git tracks and those it would, or without git those beside it.
 fn files() -> BTreeSet<String> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root());
     let listed = git.output().ok().filter(|output| output.status.success());
-    let Some(listed) = listed else { return beside(&root(), "") };
+    let Some(listed) = listed else {
+        return beside(&root(), "").into_iter().filter(|path| !path.starts_with(FOREIGN)).collect();
+    };
     let paths = listed.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty());
     paths
         .map(|path| String::from_utf8_lossy(path).into_owned())
+        .filter(|path| !path.starts_with(FOREIGN))
         .filter(|path| root().join(path).is_file())
         .collect()
 }

@@ -7,7 +7,9 @@ use crate::error::VerbsError;
 use crate::handle::{Context, Pd};
 use crate::sys::Verbs;
 use orbit_te_wire::rdma::{self, Features, MAX_GIDS, MAX_RAILS, Rail, Side, SideLimits};
+use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 
 /// Why no rail can be used.
@@ -41,6 +43,7 @@ pub struct Adapter {
     guid: u64,
     pub(crate) pd: Pd,
     pub(crate) limits: DeviceLimits,
+    first: bool,
 }
 
 /// All rails of this side.
@@ -49,6 +52,10 @@ pub struct Adapters {
     adapters: Vec<Adapter>,
     refused: Vec<String>,
     config: RdmaConfig,
+    /// Counts what has happened to them.
+    changes: AtomicU64,
+    /// Held by whoever takes events.
+    taking: Mutex<()>,
 }
 
 impl Adapters {
@@ -86,15 +93,16 @@ impl Adapters {
                     refused.push(format!("{name} port {port}: there are {MAX_RAILS} rails already"));
                     continue;
                 }
-                let (number, guid, pd) = (adapters.len() as u8, device.guid, pd.clone());
-                adapters.push(Adapter { number, port, guid, pd, limits });
+                let (number, guid) = (adapters.len() as u8, device.guid);
+                let first = adapters.last().is_none_or(|last| last.device() != name);
+                adapters.push(Adapter { number, port, guid, pd: pd.clone(), limits, first });
             }
         }
         refused.iter().for_each(|reason| tracing::warn!(reason, "an RDMA rail can't be used"));
         if adapters.is_empty() {
             return Err(NoRails::None { reasons: refused.join("; ") });
         }
-        Ok(Arc::new(Adapters { adapters, refused, config }))
+        Ok(Arc::new(Adapters { adapters, refused, config, changes: AtomicU64::new(0), taking: Mutex::default() }))
     }
 
     /// The rails, by number.
@@ -110,6 +118,33 @@ impl Adapters {
     /// The settings by which they were opened.
     pub fn config(&self) -> &RdmaConfig {
         &self.config
+    }
+
+    /// A count that changes whenever something has happened to a rail or a device.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Takes what devices have to say, unless another thread does just now. Everybody else sees by [`Adapters::changes`] that there was something.
+    pub(crate) fn take_events(&self) {
+        let Some(_taking) = self.taking.try_lock() else { return };
+        for adapter in self.adapters.iter().filter(|adapter| adapter.is_first_of_device()) {
+            let context = adapter.pd.context();
+            loop {
+                match context.next_event() {
+                    Ok(Some(event)) => {
+                        let reaction = crate::reaction::reaction(event.kind);
+                        tracing::info!(device = adapter.device(), %event, ?reaction, "an RDMA device tells");
+                        self.changes.fetch_add(1, Ordering::AcqRel);
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::warn!(%error, "an RDMA device can't be heard");
+                        break;
+                    }
+                }
+            }
+        }
     }
 
     pub(crate) fn get(&self, number: u8) -> Option<&Adapter> {
@@ -140,6 +175,11 @@ impl Adapter {
         self.pd.context().name()
     }
 
+    /// Whether it is the first rail of its device, of which there is one for each that is watched.
+    pub(crate) fn is_first_of_device(&self) -> bool {
+        self.first
+    }
+
     /// The port, from 1.
     pub fn port(&self) -> u8 {
         self.port
@@ -160,6 +200,7 @@ impl Adapter {
             return cant(format!("the port is {:?}", port.state));
         }
         let ethernet = port.link_layer == LinkLayer::Ethernet;
+        let layer = if ethernet { rdma::LinkLayer::Ethernet } else { rdma::LinkLayer::InfiniBand };
         let gid = |entry: &crate::GidEntry| {
             let kind = match entry.kind {
                 crate::GidKind::Ib => rdma::GidKind::InfiniBand,
@@ -172,7 +213,7 @@ impl Adapter {
             (entry.port == self.port).then_some(rdma::Gid { index, bytes: entry.gid, kind })
         };
         let mut gids: Vec<rdma::Gid> = gids.iter().filter_map(gid).collect();
-        crate::gid::rank(&mut gids);
+        gids.sort_by_key(|gid| crate::gid::reach(gid, layer).map_or(u8::MAX, |reach| reach as u8));
         if let Some(index) = config.gid_index {
             gids.retain(|gid| gid.index == index);
         }
@@ -185,7 +226,7 @@ impl Adapter {
             device: self.device().to_string(),
             guid: self.guid,
             port: self.port,
-            layer: if ethernet { rdma::LinkLayer::Ethernet } else { rdma::LinkLayer::InfiniBand },
+            layer,
             lid: if ethernet { 0 } else { port.lid },
             grh_required: port.grh_required,
             gids,

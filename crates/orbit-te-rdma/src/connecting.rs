@@ -8,7 +8,7 @@ use crate::handle::QpCaps;
 use crate::handshake::{Action, Input, Say};
 use crate::lane::{Lane, Stage};
 use crate::link::{Attempt, Heard};
-use crate::path::{End, Path, init};
+use crate::path::{Path, init};
 use crate::cut::CutLimits;
 use crate::domain::NAME;
 use crate::rail_queue::RailQueue;
@@ -207,15 +207,16 @@ impl RdmaTransport {
         let lane = lanes.iter().find(|lane| lane.offered == attempt.rail).ok_or(mismatch("another rail is answered"))?;
         let rail = side.rail(attempt.rail).ok_or((CloseCode::RailDown, "the rail went down".to_string()))?;
         let peer_rail = theirs.rail(lane.array.rail).ok_or(mismatch("a rail that the peer has not"))?;
-        let ours = End { rail, gid: *rail.gid(lane.offered_gid).ok_or(mismatch("a GID that was not offered"))? };
-        let peer = peer_rail.gid(lane.answered_gid).ok_or(mismatch("a GID that the peer has not"))?;
-        let path = Path { ours, theirs: End { rail: peer_rail, gid: *peer } };
+        let ours = *rail.gid(lane.offered_gid).ok_or(mismatch("a GID that was not offered"))?;
+        let peer = *peer_rail.gid(lane.answered_gid).ok_or(mismatch("a GID that the peer has not"))?;
+        let path = Path::new((rail, &side), (peer_rail, &theirs), (ours, peer), &config)
+            .map_err(|code| (code, code.to_string()))?;
         if lane.array.queues.len() != attempt.lanes.len() {
             return Err(mismatch("another number of QPs is answered"));
         }
         for ((lane, ours), theirs) in attempt.lanes.iter().zip(&attempt.queues).zip(&lane.array.queues) {
             let Some(qp) = self.lanes.get_mut(*lane).and_then(|lane| lane.qp.as_ref()) else { continue };
-            let steps = qp.to_rtr(&path.rtr(*theirs, &config)).and_then(|()| qp.to_rts(&path.rts(*ours, &config)));
+            let steps = qp.to_rtr(&path.rtr(*theirs)).and_then(|()| qp.to_rts(&path.rts(*ours)));
             steps.map_err(|error| (CloseCode::DeviceRefused, error.to_string()))?;
         }
         attempt.remote_rail = lane.array.rail;
@@ -223,7 +224,7 @@ impl RdmaTransport {
             device = rail.device,
             peer_device = peer_rail.device,
             gid = lane.offered_gid,
-            mtu = %rail.mtu.min(peer_rail.mtu),
+            mtu = %path.mtu(),
             width = attempt.lanes.len(),
             "rdma: a path to a peer"
         );

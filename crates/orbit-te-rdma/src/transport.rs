@@ -78,7 +78,7 @@ impl RdmaTransport {
         let adapters = registrations.adapters().clone();
         let config = adapters.config().clone();
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        for adapter in adapters.all().iter().filter(|adapter| adapter.port() == 1) {
+        for adapter in adapters.all().iter().filter(|adapter| adapter.is_first_of_device()) {
             epoll.add(adapter.pd.context().as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         }
         let (max_ops, seen_changes) = (config.max_ops, adapters.changes());

@@ -40,6 +40,10 @@ impl RailKeys {
 pub struct KeySet {
     /// How long the region is, in bytes.
     pub length: u64,
+    /// What may be done by them: the bits of [`crate::Access`].
+    pub access: u8,
+    /// So long they may be used, in nanoseconds; zero: as long as they are not revoked.
+    pub expires_ns: u64,
     /// One for each rail; at most [`MAX_RAILS`].
     #[serde(deserialize_with = "codec::list::<MAX_RAILS, _, _>")]
     pub rails: Vec<RailKeys>,

@@ -1,0 +1,378 @@
+//! One peer of the side that is reached: its QPs here, and the keys it was given. Rule: a hold is let go when the peer has let go of the keys,
+//! when those keys are dead, or when its QPs are gone; whichever comes first.
+
+use crate::access::MrAccess;
+use crate::adapter::Adapters;
+use crate::handle::{Cq, Qp, QpCaps, Retention, Ticket};
+use crate::handshake::{Action, Input, Machine, Pace, Say as Words, Timed};
+use crate::link::MOST_SENDS;
+use crate::memory::Mrs;
+use crate::path::{Path, init};
+use crate::rails::{LocalRail, PortState, Preferences, pair};
+use crate::target::Say;
+use orbit_te_memory::{Hold, Recalled};
+use orbit_te_wire::rdma::{
+    Answer, Body, CloseCode, Lane, Message, Offer, Queue, QueueArray, Side, Stamp,
+};
+use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often a QP or a key that could not be taken back is tried again.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// Keys that the peer has.
+pub(crate) struct Given {
+    hold: Hold,
+    region: RegionId,
+    generation: Generation,
+    key: u64,
+    /// Registrations for these keys alone, and when they end by themselves.
+    own: Option<(Mrs, Option<Instant>)>,
+    /// They end: the number of the notice, and how long the peer may take.
+    ending: Option<(u32, Instant)>,
+    /// They are over: nothing is held any more.
+    over: bool,
+}
+
+impl Given {
+    pub(crate) fn new(
+        hold: Hold,
+        (region, generation, key): (RegionId, Generation, u64),
+        own: Option<(Mrs, Option<Instant>)>,
+    ) -> Given {
+        Given { hold, region, generation, key, own, ending: None, over: false }
+    }
+}
+
+struct Queues {
+    attempt: u64,
+    qps: Vec<Qp>,
+    answer: Answer,
+}
+
+/// A peer.
+pub(crate) struct Guest {
+    peer: PeerId,
+    say: Say,
+    adapters: Arc<Adapters>,
+    machine: Timed,
+    /// The offer that is being answered.
+    offer: Option<Offer>,
+    queues: Option<Queues>,
+    /// By rail: where CQEs of its QPs go, of which there are none but for failures.
+    cqs: Vec<Option<Cq>>,
+    given: Vec<Given>,
+    /// QPs that could not be destroyed: until they are gone the peer can touch what it has keys of.
+    stuck: Vec<(Arc<Retention>, Ticket)>,
+    notices: u32,
+    leaving: bool,
+    actions: Vec<Action>,
+}
+
+impl Guest {
+    pub(crate) fn new(
+        life: Incarnation,
+        theirs: Incarnation,
+        peer: PeerId,
+        say: Say,
+        adapters: Arc<Adapters>,
+        now: Instant,
+    ) -> Guest {
+        let mut guest = Guest {
+            peer,
+            say,
+            machine: Timed::new(Machine::new(life, false, MOST_SENDS), Pace::default()),
+            offer: None,
+            queues: None,
+            cqs: adapters.all().iter().map(|_| None).collect(),
+            adapters,
+            given: Vec::new(),
+            stuck: Vec::new(),
+            notices: 0,
+            leaving: false,
+            actions: Vec::new(),
+        };
+        guest.drive(Input::LinkUp { peer: theirs }, now);
+        guest
+    }
+
+    /// How many keys the peer has.
+    pub(crate) fn given(&self) -> usize {
+        self.given.len()
+    }
+
+    pub(crate) fn give(&mut self, given: Given) {
+        self.given.push(given);
+    }
+
+    /// Whether nothing of it is left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.leaving && self.queues.is_none() && self.given.is_empty() && self.stuck.is_empty()
+    }
+
+    /// Takes a message of the handshake.
+    pub(crate) fn hear(&mut self, message: Message, now: Instant) {
+        let say = match message.body {
+            Body::Offer(offer) => {
+                self.offer = Some(offer);
+                Words::Offer
+            }
+            Body::Answer(_) => Words::Answer,
+            Body::Ready => Words::Ready,
+            Body::Close { code, .. } => Words::Close(code),
+            _ => return,
+        };
+        self.drive(Input::Heard { say, from: message.from, to: message.to }, now);
+    }
+
+    /// Answers a question about keys.
+    pub(crate) fn answer(&mut self, to: Stamp, body: Body) {
+        let machine = self.machine.machine();
+        if let Some(ours) = machine.ours() {
+            self.tell(ours, to, body);
+        }
+    }
+
+    /// The peer has let go of keys that end.
+    pub(crate) fn let_go(&mut self, request: u32) {
+        let ended = |given: &&mut Given| given.ending.is_some_and(|(number, _)| number == request);
+        self.given.iter_mut().filter(ended).for_each(|given| given.over = true);
+    }
+
+    /// Keys of what ends are taken back: first the peer is told, and later they are made dead.
+    pub(crate) fn recall(&mut self, what: Recalled, now: Instant) {
+        let due = now + self.adapters.config().revoke_timeout;
+        let ends: Vec<usize> =
+            (0..self.given.len()).filter(|at| what.ends(&self.given[*at].hold)).collect();
+        ends.into_iter().for_each(|at| self.revoke(at, due));
+    }
+
+    fn revoke(&mut self, at: usize, due: Instant) {
+        let Some(given) = self.given.get_mut(at).filter(|given| given.ending.is_none()) else { return };
+        self.notices = self.notices.wrapping_add(1);
+        let request = self.notices;
+        given.ending = Some((request, due));
+        let body = Body::Revoked { request, region: given.region, generation: given.generation, key: Some(given.key) };
+        let machine = self.machine.machine();
+        if let (Some(ours), Some(theirs)) = (machine.ours(), machine.theirs()) {
+            self.tell(ours, theirs, body);
+        }
+    }
+
+    /// Its session has ended.
+    pub(crate) fn leave(&mut self, now: Instant) {
+        if !self.leaving {
+            self.leaving = true;
+            self.drive(Input::Disconnect, now);
+        }
+    }
+
+    /// Ends its connection, which may be made again.
+    pub(crate) fn end(&mut self, now: Instant) {
+        if let Some(attempt) = self.queues.as_ref().map(|queues| queues.attempt) {
+            self.drive(Input::Failed { attempt, code: CloseCode::QueueFailed }, now);
+        }
+    }
+
+    /// When it is to be looked after.
+    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
+        let given = self.given.iter().flat_map(|given| {
+            let ends = given.ending.map(|(_, due)| due);
+            let expires = given.own.as_ref().and_then(|(_, expires)| *expires).filter(|_| ends.is_none());
+            [ends, expires].into_iter().flatten()
+        });
+        let retry = (!self.stuck.is_empty()).then_some(now + RETRY);
+        given.chain(self.machine.due()).chain(retry).min()
+    }
+
+    /// Does what is due; whether anything was. What is not held any more goes to `gone`.
+    pub(crate) fn look_after(&mut self, now: Instant, gone: &mut Vec<Hold>) -> bool {
+        let mut any = false;
+        if self.machine.due().is_some_and(|due| due <= now) {
+            self.drive(Input::Time, now);
+            any = true;
+        }
+        self.stuck.retain(|(retention, ticket)| {
+            retention.sweep();
+            retention.holds(*ticket)
+        });
+        let expired = |given: &Given| {
+            given.ending.is_none() && given.own.as_ref().and_then(|(_, at)| *at).is_some_and(|at| at <= now)
+        };
+        let due = now + self.adapters.config().revoke_timeout;
+        for at in 0..self.given.len() {
+            if expired(&self.given[at]) {
+                self.revoke(at, due);
+                any = true;
+            }
+        }
+        if self.queues.is_none() && self.stuck.is_empty() {
+            // Nobody reaches anything by what has been given.
+            self.given.iter_mut().for_each(|given| given.over = true);
+        }
+        let late = |given: &Given| given.ending.is_some_and(|(_, due)| due <= now) && !given.over;
+        if self.given.iter().any(|given| late(given) && given.own.is_none()) {
+            // The keys are not for this peer alone: it loses its QPs.
+            tracing::warn!(peer = %self.peer, "rdma: a peer does not let go of keys that end, and loses its connection");
+            self.end(now);
+            any = true;
+        }
+        for given in &mut self.given {
+            // Those that were made for it are made dead.
+            given.over |= late(given) && given.own.is_some();
+        }
+        let all = std::mem::take(&mut self.given);
+        for given in all {
+            if !given.over {
+                self.given.push(given);
+                continue;
+            }
+            any = true;
+            if let Some(Err(not_freed)) = given.own.map(|(own, _)| own.deregister()) {
+                // The keys may still work: what they reach is held until they do not.
+                self.stuck_key(not_freed.ticket, given.hold);
+                continue;
+            }
+            gone.push(given.hold);
+        }
+        any
+    }
+
+    fn stuck_key(&mut self, ticket: Ticket, hold: Hold) {
+        tracing::error!(?ticket, peer = %self.peer, "rdma: keys of a grant can't be taken back; the region is kept");
+        // The retained MR keeps the memory; the hold keeps the region from being withdrawn.
+        std::mem::forget(hold);
+    }
+
+    fn drive(&mut self, input: Input, now: Instant) {
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            let mut actions = std::mem::take(&mut self.actions);
+            if let Err(fault) = self.machine.take(input, now, &mut actions) {
+                tracing::warn!(peer = %self.peer, %fault, "rdma: the handshake with a peer failed");
+            }
+            for action in actions.drain(..) {
+                inputs.extend(self.act(action));
+            }
+            self.actions = actions;
+        }
+    }
+
+    fn act(&mut self, action: Action) -> Option<Input> {
+        match action {
+            Action::Answer { attempt, .. } => Some(match self.make(attempt) {
+                Ok(()) => Input::Made { attempt },
+                Err((code, why)) => {
+                    tracing::info!(peer = %self.peer, why, %code, "rdma: a peer is not let in");
+                    Input::Failed { attempt, code }
+                }
+            }),
+            // This side only answers.
+            Action::Make { attempt } | Action::Wire { attempt, .. } => {
+                Some(Input::Failed { attempt, code: CloseCode::Unwanted })
+            }
+            Action::Send { say, from, to } => {
+                let body = match say {
+                    Words::Answer => self.queues.as_ref().map(|queues| Body::Answer(queues.answer.clone())),
+                    Words::Ready => Some(Body::Ready),
+                    Words::Close(code) => Some(Body::Close { code, words: code.to_string() }),
+                    Words::Offer => None,
+                };
+                if let Some(body) = body {
+                    self.tell(from, to, body);
+                }
+                None
+            }
+            Action::Destroy { attempt, code, .. } => {
+                tracing::debug!(peer = %self.peer, %code, "rdma: a connection is over");
+                self.destroy(attempt);
+                None
+            }
+            Action::Up { .. } => None,
+        }
+    }
+
+    /// Makes QPs for an offer, and wires them to those in it.
+    fn make(&mut self, attempt: u64) -> Result<(), (CloseCode, String)> {
+        let offer = self.offer.take().ok_or((CloseCode::Protocol, "an offer without content".to_string()))?;
+        if !self.stuck.is_empty() {
+            return Err((CloseCode::DeviceRefused, "QPs of a former connection can't be destroyed".to_string()));
+        }
+        let adapters = self.adapters.clone();
+        let config = adapters.config();
+        let ours: Side = adapters.side();
+        let local: Vec<LocalRail> =
+            ours.rails.iter().map(|rail| LocalRail { rail: rail.clone(), state: PortState::Active }).collect();
+        let offered: Vec<_> =
+            offer.arrays.iter().filter_map(|array| offer.side.rail(array.rail)).cloned().collect();
+        let preferences = Preferences { gid_index: config.gid_index, ..Preferences::default() };
+        let pairing = pair(&local, &offered, &preferences);
+        let why = || {
+            let each = pairing.refused.iter().map(|no| format!("rail {} to {}: {}", no.ours, no.theirs, no.why));
+            (CloseCode::NoCommonRail, each.collect::<Vec<_>>().join("; "))
+        };
+        let met = pairing.pairs.first().ok_or_else(why)?;
+        let gids = met.gids.first().ok_or_else(why)?;
+        let array = offer.arrays.iter().find(|array| array.rail == met.theirs).ok_or_else(why)?;
+        let (rail, theirs) = (ours.rail(met.ours).ok_or_else(why)?, offer.side.rail(met.theirs).ok_or_else(why)?);
+        let path = Path::new((rail, &ours), (theirs, &offer.side), (gids.local, gids.remote), config)
+            .map_err(|code| (code, code.to_string()))?;
+        let adapter = adapters.get(met.ours).ok_or_else(why)?;
+        let refused = |error: crate::VerbsError| (CloseCode::DeviceRefused, error.to_string());
+        let cq = match &mut self.cqs[usize::from(met.ours)] {
+            Some(cq) => cq,
+            place => {
+                let cq = adapter.pd.context().create_cq(64, None, 0).map_err(refused)?;
+                place.insert(cq)
+            }
+        };
+        let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let access = MrAccess::LOCAL_WRITE | MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+        let (mut qps, mut queues) = (Vec::new(), Vec::new());
+        for theirs in &array.queues {
+            let numbered = adapter.pd.create_qp(caps, cq, cq, None).and_then(|qp| {
+                let own = Queue { number: qp.number(), psn: crate::connecting::psn() };
+                qp.to_init(&init(adapter.port, access))?;
+                qp.to_rtr(&path.rtr(*theirs))?;
+                qp.to_rts(&path.rts(own))?;
+                Ok((qp, own))
+            });
+            let (qp, own) = numbered.map_err(refused)?;
+            qps.push(qp);
+            queues.push(own);
+        }
+        let lane = Lane {
+            offered: met.theirs,
+            offered_gid: gids.remote.index,
+            answered_gid: gids.local.index,
+            array: QueueArray { rail: met.ours, queues },
+        };
+        tracing::debug!(peer = %self.peer, device = rail.device, gids = %gids, mtu = %path.mtu(), "rdma: a peer is let in");
+        self.queues = Some(Queues { attempt, qps, answer: Answer { side: ours, lanes: vec![lane] } });
+        Ok(())
+    }
+
+    /// Destroys the QPs of an attempt, after which its peer touches nothing any more.
+    fn destroy(&mut self, attempt: u64) {
+        let Some(queues) = self.queues.take_if(|queues| queues.attempt == attempt) else { return };
+        let rail = queues.answer.lanes.first().map(|lane| lane.array.rail);
+        let retention = rail.and_then(|rail| self.adapters.get(rail)).map(|a| a.pd.context().retention().clone());
+        for qp in queues.qps {
+            if let (Err(not_freed), Some(retention)) = (qp.destroy(), &retention) {
+                self.stuck.push((retention.clone(), not_freed.ticket));
+            }
+        }
+    }
+
+    fn tell(&self, from: Stamp, to: Stamp, body: Body) {
+        match Message::new(0, from, to, body).encode() {
+            Ok(bytes) => {
+                if !(self.say)(bytes) {
+                    tracing::debug!(peer = %self.peer, "rdma: a peer can't be told anything any more");
+                }
+            }
+            Err(error) => tracing::error!(%error, "rdma: a message can't be said"),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The side that peers reach: their connections, and the keys that they were given. Rule: what a peer can touch is held until it has said
+//! that it touches it no more, or its QPs here are gone; memory is never let go on a guess.
+//!
+//! All of it is rare: a few messages for each connection, and one for each region that a peer begins to use. A peer's reads and writes are
+//! carried out by the device.
+
+use crate::adapter::Adapters;
+use crate::domain::{NAME, RdmaDomain};
+use crate::guest::{Given, Guest};
+use crate::memory::{Mrs, Registrations};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use arc_swap::ArcSwap;
+use orbit_te_memory::registry::admit;
+use orbit_te_memory::{Access, Grants, Hold, Recall, Recalled, RegionTable, Registry, Request};
+use orbit_te_transport::{Arm, TransportError};
+use orbit_te_wire::rdma::{Address, Body, Features, KeyRefusal, KeySet, Message};
+use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId, SessionId, Status};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Messages of one session that wait to be taken. A peer has a few under way at a time.
+const WAITING: usize = 1024;
+/// Regions that a peer has keys of.
+const GIVEN: usize = 64 * 1024;
+
+/// Says something to the counterpart of a session; false when that can't be said any more. Never waits.
+pub type Say = Arc<dyn Fn(Vec<u8>) -> bool + Send + Sync>;
+
+/// Lets peers connect, and gives them keys. Shared: sessions come and go by any thread, and one thread polls it.
+pub struct RdmaTarget {
+    life: Incarnation,
+    adapters: Arc<Adapters>,
+    registrations: Arc<Registrations>,
+    regions: Arc<ArcSwap<RegionTable>>,
+    grants: Arc<Grants>,
+    epoll: Epoll,
+    kick: EventFd,
+    /// What came and was not taken yet. Apart from the state, so that whoever delivers never waits for a device.
+    mail: Mutex<VecDeque<(SessionId, Message)>>,
+    /// Regions and grants that ended, as far as they are not dealt with yet.
+    recalled: Mutex<Vec<Recalled>>,
+    sessions: Mutex<HashMap<SessionId, Session>>,
+    state: Mutex<HashMap<SessionId, Guest>>,
+}
+
+/// What is known of a session without looking at its connection.
+struct Session {
+    peer: PeerId,
+    say: Say,
+    waiting: usize,
+}
+
+impl RdmaTarget {
+    /// The side of `life` that peers reach: for the regions of this registry, as they are registered with this domain.
+    ///
+    /// # Errors
+    /// [`TransportError::Io`] when the system gives no event queue.
+    pub fn new(domain: &RdmaDomain, registry: &Registry, life: Incarnation) -> Result<Arc<RdmaTarget>, TransportError> {
+        let failed = |source: io::Error| TransportError::Io { what: "an event queue".to_string(), source };
+        let registrations = domain.registrations().clone();
+        let adapters = registrations.adapters().clone();
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|e| failed(e.into()))?;
+        let kick = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|e| failed(e.into()))?;
+        let watch = |fd| epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(|e| failed(e.into()));
+        watch(kick.as_fd())?;
+        for adapter in adapters.all().iter().filter(|adapter| adapter.is_first_of_device()) {
+            watch(adapter.pd.context().as_fd())?;
+        }
+        let target = Arc::new(RdmaTarget {
+            life,
+            adapters,
+            registrations,
+            regions: registry.table(),
+            grants: registry.grants().clone(),
+            epoll,
+            kick,
+            mail: Mutex::default(),
+            recalled: Mutex::default(),
+            sessions: Mutex::default(),
+            state: Mutex::default(),
+        });
+        let known: Arc<dyn Recall> = target.clone();
+        registry.on_recall(Arc::downgrade(&known));
+        Ok(target)
+    }
+
+    /// Lets the peer of this session come; what to announce to it.
+    ///
+    /// # Errors
+    /// [`TransportError::Wire`], which is never so.
+    pub fn admit(&self, session: SessionId, peer: PeerId, say: Say) -> Result<Vec<u8>, TransportError> {
+        self.sessions.lock().insert(session, Session { peer, say, waiting: 0 });
+        let address = Address {
+            version: orbit_te_wire::rdma::VERSION,
+            incarnation: self.life,
+            features: Features::empty(),
+            rails: self.adapters.all().len() as u8,
+        };
+        Ok(address.encode()?)
+    }
+
+    /// Takes bytes of the counterpart of a session; they are dealt with by [`RdmaTarget::poll`].
+    ///
+    /// # Errors
+    /// [`TransportError::Wire`] for what is no message, [`TransportError::RefusedByPeer`] from a peer that says more than it may; the
+    /// session is of no use any more.
+    pub fn deliver(&self, session: SessionId, bytes: &[u8]) -> Result<(), TransportError> {
+        let message = Message::decode(bytes)?;
+        let mut sessions = self.sessions.lock();
+        let Some(known) = sessions.get_mut(&session) else { return Ok(()) };
+        if known.waiting >= WAITING {
+            return Err(TransportError::RefusedByPeer("it says more than is listened to".to_string()));
+        }
+        known.waiting += 1;
+        drop(sessions);
+        self.mail.lock().push_back((session, message));
+        self.ring();
+        Ok(())
+    }
+
+    /// Ends a session: its connections are closed, and what its peer could touch is let go when they are gone.
+    pub fn drop_session(&self, session: SessionId) {
+        self.sessions.lock().remove(&session);
+        self.ring();
+    }
+
+    /// Breaks the connection of a session, which may be made again.
+    pub fn disconnect(&self, session: SessionId, now: Instant) {
+        if let Some(guest) = self.state.lock().get_mut(&session) {
+            guest.end(now);
+        }
+        self.ring();
+    }
+
+    /// How many keys of regions peers have right now.
+    pub fn given(&self) -> usize {
+        self.state.lock().values().map(Guest::given).sum()
+    }
+
+    /// Deals with what has come, which may take as long as a device does; whether that was anything.
+    pub fn poll(&self, now: Instant) -> bool {
+        let mut events = [EpollEvent::empty(); 16];
+        let _ = self.epoll.wait(&mut events, EpollTimeout::ZERO);
+        // Read, or it would keep the queue awake.
+        let _ = self.kick.read();
+        let before = self.adapters.changes();
+        self.adapters.take_events();
+        let mut any = self.adapters.changes() != before;
+        let mut gone = Vec::new();
+        let mut state = self.state.lock();
+        loop {
+            let Some((session, message)) = self.mail.lock().pop_front() else { break };
+            any = true;
+            self.take(&mut state, session, message, now);
+        }
+        for what in std::mem::take(&mut *self.recalled.lock()) {
+            any = true;
+            state.values_mut().for_each(|guest| guest.recall(what, now));
+        }
+        let sessions = self.sessions.lock();
+        let over: Vec<_> = state.keys().filter(|session| !sessions.contains_key(session)).copied().collect();
+        drop(sessions);
+        for session in over {
+            any = true;
+            if let Some(guest) = state.get_mut(&session) {
+                guest.leave(now);
+            }
+        }
+        state.retain(|_, guest| {
+            any |= guest.look_after(now, &mut gone);
+            !guest.is_over()
+        });
+        drop(state);
+        // What was held last may be somebody's memory, with an owner that has code to run.
+        drop(gone);
+        any
+    }
+
+    /// How to wait for more.
+    pub fn arm(&self, now: Instant) -> Arm {
+        if !self.mail.lock().is_empty() || !self.recalled.lock().is_empty() {
+            return Arm::Ready;
+        }
+        let until = self.state.lock().values().filter_map(|guest| guest.due(now)).min();
+        Arm::Sleep { fd: Some(self.epoll.0.as_raw_fd()), until }
+    }
+
+    fn ring(&self) {
+        // Fails only when the counter is full, and then it is rung.
+        let _ = self.kick.write(1);
+    }
+
+    fn take(&self, state: &mut HashMap<SessionId, Guest>, id: SessionId, message: Message, now: Instant) {
+        let Some((peer, say)) = self.sessions.lock().get_mut(&id).map(|session| {
+            session.waiting = session.waiting.saturating_sub(1);
+            (session.peer, session.say.clone())
+        }) else {
+            return;
+        };
+        let new = || Guest::new(self.life, message.from.incarnation, peer, say, self.adapters.clone(), now);
+        let guest = state.entry(id).or_insert_with(new);
+        let to_us = message.to.incarnation == self.life;
+        match message.body {
+            Body::KeysWanted { request, region, generation, key } if to_us => {
+                let answer = match self.keys(id, guest, (region, generation, key), now) {
+                    Ok(keys) => Body::Keys { request, keys },
+                    Err(code) => Body::KeysRefused { request, code },
+                };
+                guest.answer(message.from, answer);
+            }
+            Body::LetGo { request } if to_us => guest.let_go(request),
+            Body::KeysWanted { .. } | Body::LetGo { .. } => {}
+            _ => guest.hear(message, now),
+        }
+    }
+
+    /// The keys of a region, for a peer that shows these; held from now on.
+    fn keys(
+        &self,
+        session: SessionId,
+        guest: &mut Guest,
+        (id, generation, key): (RegionId, Generation, u64),
+        now: Instant,
+    ) -> Result<KeySet, KeyRefusal> {
+        let asked = Request { region: id, generation, key, offset: 0, length: 1, access: Access::empty() };
+        let holder = self.grants.of(session);
+        let lease = admit(&self.regions.load(), &holder, &asked, now).map_err(|error| refusal(error.status()))?;
+        let region = lease.region().clone();
+        if guest.given() >= GIVEN {
+            return Err(KeyRefusal::NoRoom);
+        }
+        let registered = self.registrations.get(id).ok_or(KeyRefusal::NotRegistered)?;
+        let (keys, own) = match lease.grant() {
+            None => (registered.remote(region.access(), 0), None),
+            // Keys of its own, so that they can end alone.
+            Some(grant) => {
+                let access = grant.access();
+                let left = grant.expires_in(now);
+                let expires_ns = left.map_or(0, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX).max(1));
+                let own = Mrs::register(&self.adapters, &region, access).map_err(|error| {
+                    tracing::warn!(%error, "{NAME}: no keys for a grant");
+                    KeyRefusal::NoRoom
+                })?;
+                (own.remote(access, expires_ns), Some((own, left.map(|left| now + left))))
+            }
+        };
+        drop(registered);
+        // What ended just now is told as it will be told from now on.
+        let hold = Hold::new(lease, generation).ok_or_else(|| match region.is_retired() {
+            true => KeyRefusal::UnknownRegion,
+            false => KeyRefusal::StaleGeneration,
+        })?;
+        guest.give(Given::new(hold, (id, generation, key), own));
+        Ok(keys)
+    }
+}
+
+fn refusal(status: Status) -> KeyRefusal {
+    match status {
+        Status::StaleGeneration => KeyRefusal::StaleGeneration,
+        Status::BadKey => KeyRefusal::BadKey,
+        Status::GrantEnded => KeyRefusal::GrantEnded,
+        Status::AccessDenied => KeyRefusal::AccessDenied,
+        Status::ShuttingDown => KeyRefusal::ShuttingDown,
+        _ => KeyRefusal::UnknownRegion,
+    }
+}
+
+impl Recall for RdmaTarget {
+    fn recall(&self, what: Recalled) {
+        self.recalled.lock().push(what);
+        self.ring();
+    }
+}
+
+impl std::fmt::Debug for RdmaTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RdmaTarget").field("adapters", &self.adapters).finish_non_exhaustive()
+    }
+}
