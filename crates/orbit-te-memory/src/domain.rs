@@ -112,7 +112,24 @@ pub trait Domain: Send + Sync {
         false
     }
 
-    /// Undoes [`Domain::register`], once the region has no leases.
+    /// The region has another generation: makes what peers were told of it before useless, where this transport lets them present it to
+    /// somebody else than the registry (a device that checks keys of its own, say). `key` is that of [`Domain::register`], and stays; what
+    /// [`Domain::remote_key`] says may change.
+    ///
+    /// Called by [`crate::Registry::revoke_or`], once for a revocation: when no lease and no hold is left, and before the region takes new
+    /// ones, so nothing is under way over it at either side, as far as peers keep their word. May block. Not called when leases or holds
+    /// were left at the revocation's limit: then the old keys live on until a later revocation or [`Domain::deregister`]; nor for
+    /// [`crate::Registry::renew`]. A peer that asks for a description between the new generation and this call may be told of the old key
+    /// beside the new generation; ops by it are to fail as stale ones do, so that the peer asks again.
+    ///
+    /// # Errors
+    /// [`MemoryError::Refused`] with the reason. The region is then not reachable by this transport, neither by old keys nor by new ones,
+    /// until it is deregistered; whoever revokes is told, and other transports go on.
+    fn renew(&self, _region: &Region, _key: LocalKey) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    /// Undoes [`Domain::register`], once the region has no leases. No [`Domain::renew`] of it runs then, and none comes after.
     ///
     /// # Errors
     /// [`MemoryError::Refused`] with the reason; the registration then stays.

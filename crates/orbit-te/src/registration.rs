@@ -71,7 +71,8 @@ impl Engine {
     pub fn revoke(&self, region: &Region, limit: Duration) -> Result<(), Error> {
         let shared = self.shared();
         let evict = || shared.evict(Held::Region(region.id()));
-        shared.registry.revoke_or(&region.raw, limit, evict)?;
+        let renew = || all(&shared.domains, |domain| domain.renew(&region.raw, region.key));
+        shared.registry.revoke_or(&region.raw, limit, evict, renew)?;
         Ok(())
     }
 }
