@@ -3,7 +3,7 @@
 
 use crate::error::MemoryError;
 use crate::region::Region;
-use orbit_te_wire::{MemoryKind, RegionDescriptor};
+use orbit_te_wire::{MemoryKind, RegionDescriptor, RegionId};
 
 /// The kinds of memory a domain takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,19 +33,30 @@ impl KindSet {
     }
 }
 
-/// The key by which a transport knows a local region (an lkey, say). Means something only to the domain that made it.
+/// The key by which transports know a local region. Made by [`Domain::register`], and of host memory the same at each of them
+/// ([`LocalKey::of_host`]), so that an op may take any of them as it is. The default one is of no region: that of bytes which are in none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct LocalKey(pub u64);
 
 impl LocalKey {
-    /// Host memory as transports that need no registration know it.
-    pub const HOST: LocalKey = LocalKey(0);
-    /// The same, of memory that may vanish while it is touched ([`crate::Backing::may_vanish`]): only the kernel may touch it.
-    pub const VANISHING: LocalKey = LocalKey(1);
+    /// The bit of memory that may vanish.
+    const VANISHES: u64 = 1;
 
-    /// The key of a region of host memory at transports that need no registration.
+    /// The key of a region of host memory: which region it is, and whether it may vanish. A transport that has registered the memory
+    /// somewhere keeps what it got in a table of its own, by this key.
     pub fn of_host(region: &Region) -> LocalKey {
-        if region.backing().may_vanish() { LocalKey::VANISHING } else { LocalKey::HOST }
+        LocalKey((region.id().0 << 1) | u64::from(region.backing().may_vanish()))
+    }
+
+    /// Whether the memory may vanish while it is touched ([`crate::Backing::may_vanish`]): only the kernel may touch it. Of a key by
+    /// [`LocalKey::of_host`].
+    pub fn may_vanish(self) -> bool {
+        self.0 & LocalKey::VANISHES != 0
+    }
+
+    /// The region; number zero, which no region has, for bytes that are in none. Of a key by [`LocalKey::of_host`].
+    pub fn region(self) -> RegionId {
+        RegionId(self.0 >> 1)
     }
 }
 
@@ -83,6 +94,10 @@ pub trait Domain: Send + Sync {
 
     /// Makes a region reachable. All or nothing: an error leaves nothing behind.
     ///
+    /// The key for ops is the same at each domain that registers the region, [`LocalKey::of_host`] for memory of the host: whoever
+    /// has several transports makes an op once and hands it to whichever is best, or to the next one when that fails.
+    /// [`crate::Registry::register_all`] refuses a region on which domains do not agree.
+    ///
     /// # Errors
     /// [`MemoryError::Refused`] with the reason.
     fn register(&self, region: &Region) -> Result<LocalKey, MemoryError>;
@@ -97,7 +112,24 @@ pub trait Domain: Send + Sync {
         false
     }
 
-    /// Undoes [`Domain::register`], once the region has no leases.
+    /// The region has another generation: makes what peers were told of it before useless, where this transport lets them present it to
+    /// somebody else than the registry (a device that checks keys of its own, say). `key` is that of [`Domain::register`], and stays; what
+    /// [`Domain::remote_key`] says may change.
+    ///
+    /// Called by [`crate::Registry::revoke_or`], once for a revocation: when no lease and no hold is left, and before the region takes new
+    /// ones, so nothing is under way over it at either side, as far as peers keep their word. May block. Not called when leases or holds
+    /// were left at the revocation's limit: then the old keys live on until a later revocation or [`Domain::deregister`]; nor for
+    /// [`crate::Registry::renew`]. A peer that asks for a description between the new generation and this call may be told of the old key
+    /// beside the new generation; ops by it are to fail as stale ones do, so that the peer asks again.
+    ///
+    /// # Errors
+    /// [`MemoryError::Refused`] with the reason. The region is then not reachable by this transport, neither by old keys nor by new ones,
+    /// until it is deregistered; whoever revokes is told, and other transports go on.
+    fn renew(&self, _region: &Region, _key: LocalKey) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    /// Undoes [`Domain::register`], once the region has no leases. No [`Domain::renew`] of it runs then, and none comes after.
     ///
     /// # Errors
     /// [`MemoryError::Refused`] with the reason; the registration then stays.

@@ -98,6 +98,12 @@ impl Gate {
         Some(Pause { gate: self, _turn: turn })
     }
 
+    /// Waits for the end of the pause that lasts now, if one does. Of a gate that was retired before, nobody does anything in a pause
+    /// afterwards.
+    pub(crate) fn outlast_pause(&self) {
+        drop(self.turn.lock());
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.state.load(Ordering::Acquire) & COUNT
     }

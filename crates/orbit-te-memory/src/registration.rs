@@ -46,8 +46,8 @@ pub struct RegistrationError {
     pub source: MemoryError,
 }
 
-/// A region with the keys by which the domains know it, in the domains' order.
-pub type Registered = (Region, Vec<LocalKey>);
+/// A region with the key by which all domains know it.
+pub type Registered = (Region, LocalKey);
 
 impl Registry {
     /// Makes regions, registers each with every domain, and publishes them together: until then no peer reaches any of them.
@@ -55,8 +55,9 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistrationError`] with the first entry that can't be registered: [`MemoryError::ZeroLength`],
-    /// [`MemoryError::OutOfRange`], [`MemoryError::OverLimit`], [`MemoryError::Overlap`], [`MemoryError::NoRandom`], or a domain's
-    /// refusal. What the domains had registered is deregistered, the last first.
+    /// [`MemoryError::OutOfRange`], [`MemoryError::OverLimit`], [`MemoryError::Overlap`], [`MemoryError::NoRandom`], a domain's
+    /// refusal, or [`MemoryError::Refused`] for a domain that knows the region by another key than the one before it. What the domains
+    /// had registered is deregistered, the last first.
     pub fn register_all(
         &self,
         entries: &[Registration],
@@ -70,20 +71,29 @@ impl Registry {
             batch.done.push((region.clone(), Vec::with_capacity(domains.len())));
             for domain in domains {
                 let key = domain.register(&region).map_err(failed)?;
-                if let Some((_, keys)) = batch.done.last_mut() {
-                    keys.push(key);
+                let Some((_, keys)) = batch.done.last_mut() else { continue };
+                keys.push(key);
+                if keys[0] != key {
+                    let reason =
+                        "it knows the region by another key than the transports before it".to_string();
+                    return Err(failed(MemoryError::Refused { domain: domain.name(), reason }));
                 }
             }
         }
         let done = std::mem::take(&mut batch.done);
         self.publish(done.iter().map(|(region, _)| region));
-        Ok(done)
+        let one = |(region, keys): (Region, Vec<LocalKey>)| {
+            let key = keys.first().copied().unwrap_or_else(|| LocalKey::of_host(&region));
+            (region, key)
+        };
+        Ok(done.into_iter().map(one).collect())
     }
 }
 
 /// What is registered so far; rolled back when it is dropped before it was published, also by a domain that panics.
 struct Batch<'a> {
-    done: Vec<Registered>,
+    /// With the key that each domain gave.
+    done: Vec<(Region, Vec<LocalKey>)>,
     domains: &'a [Arc<dyn Domain>],
 }
 

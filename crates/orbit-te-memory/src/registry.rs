@@ -210,7 +210,8 @@ impl Registry {
     }
 
     /// As [`Registry::retire`]. When leases are left at the limit it calls `evict`, which makes what holds them end, and waits
-    /// as much longer as that says.
+    /// as much longer as that says. Where a revocation has domains renew the region right now, that is waited for as well, however
+    /// long they take: afterwards it may be deregistered.
     ///
     /// # Errors
     /// As [`Registry::retire`], after both waits.
@@ -232,7 +233,10 @@ impl Registry {
         self.grants.forget(region.id());
         self.recall(Recalled::Region(region.id()));
         match region.gate().wait_or(limit, evict) {
-            0 => Ok(()),
+            0 => {
+                region.gate().outlast_pause();
+                Ok(())
+            }
             leases => Err(region.still_leased(leases, limit)),
         }
     }
@@ -245,19 +249,26 @@ impl Registry {
     /// [`MemoryError::StillLeased`] at the limit: descriptors are stale and the region open again, but an old request
     /// may still be under way. [`MemoryError::Retired`] for a region that is not of this registry any more, also when it
     /// was retired meanwhile; it stays retired. [`MemoryError::NoRandom`]: nothing was revoked.
+    ///
+    /// Domains are not told: for a region that was registered with some, use [`Registry::revoke_or`].
     pub fn revoke(&self, region: &Region, limit: Duration) -> Result<Generation, MemoryError> {
-        self.revoke_or(region, limit, || Duration::ZERO)
+        self.revoke_or(region, limit, || Duration::ZERO, || Ok(()))
     }
 
-    /// As [`Registry::revoke`], with `evict` as in [`Registry::retire_or`].
+    /// As [`Registry::revoke`], with `evict` as in [`Registry::retire_or`]. `renew` has the domains make dead what they had made known to
+    /// peers ([`crate::Domain::renew`]); it is called at most once, when nothing that was admitted is left and while the region takes
+    /// nothing new, and not at all where leases or holds are left or the region was retired meanwhile. As it runs the region can't be
+    /// retired to the end, so it must not wait for that.
     ///
     /// # Errors
-    /// As [`Registry::revoke`], after both waits.
+    /// As [`Registry::revoke`], after both waits, and what `renew` gives; the region takes requests again then as well, and descriptors
+    /// are stale.
     pub fn revoke_or(
         &self,
         region: &Region,
         limit: Duration,
         evict: impl FnOnce() -> Duration,
+        renew: impl FnOnce() -> Result<(), MemoryError>,
     ) -> Result<Generation, MemoryError> {
         let begun = Instant::now();
         if region.is_retired() || !self.holds(region) {
@@ -271,10 +282,14 @@ impl Registry {
         };
         self.recall(Recalled::Region(region.id()));
         let leases = region.gate().wait_or(limit.saturating_sub(begun.elapsed()), evict);
-        drop(pause);
         if leases > 0 {
             return Err(region.still_leased(leases, limit));
         }
+        // Who retires it from here on waits for the end of the pause.
+        if !region.is_retired() {
+            renew()?;
+        }
+        drop(pause);
         if region.is_retired() {
             return Err(MemoryError::Retired { region: region.id() });
         }
@@ -283,6 +298,9 @@ impl Registry {
 
     /// Makes all descriptors of a region stale, and its grants with them, without waiting: a peer that uses one is refused. Requests that
     /// were admitted before go on, and peers that reach the region by themselves stop soon; use [`Registry::revoke`] to wait for both.
+    ///
+    /// Domains are not asked to renew the region, since requests may still be under way by what they made known; so it is no way to take
+    /// anything back from a peer that presents its key to a device instead of this registry.
     ///
     /// # Errors
     /// [`MemoryError::NoRandom`]: no new key, and nothing has changed.

@@ -19,13 +19,15 @@ struct Picky {
     name: &'static str,
     shares: bool,
     refuses: usize,
+    /// What its keys have more than those of others.
+    apart: u64,
     asked: Mutex<usize>,
     log: Log,
 }
 
 impl Picky {
     fn new(name: &'static str, refuses: usize, log: &Log) -> Picky {
-        Picky { name, shares: false, refuses, asked: Mutex::new(0), log: log.clone() }
+        Picky { name, shares: false, refuses, apart: 0, asked: Mutex::new(0), log: log.clone() }
     }
 }
 
@@ -45,7 +47,7 @@ impl Domain for Picky {
             return Err(MemoryError::Refused { domain: self.name, reason: "planted".into() });
         }
         self.log.lock().unwrap().push(('+', region.id().0, self.name));
-        Ok(LocalKey(region.id().0))
+        Ok(LocalKey(region.id().0 + self.apart))
     }
 
     fn remote_key(&self, _: &Region, _: u64) -> Vec<u8> {
@@ -57,7 +59,7 @@ impl Domain for Picky {
     }
 
     fn deregister(&self, region: &Region, key: LocalKey) -> Result<(), MemoryError> {
-        assert_eq!(key, LocalKey(region.id().0), "the key that it gave for this region");
+        assert_eq!(key, LocalKey(region.id().0 + self.apart), "the key that it gave for this region");
         self.log.lock().unwrap().push(('-', region.id().0, self.name));
         Ok(())
     }
@@ -74,7 +76,7 @@ fn backing(bytes: usize) -> Arc<Backing> {
 }
 
 #[test]
-fn a_batch_comes_in_order_with_the_keys_of_each_domain() {
+fn a_batch_comes_in_order_with_the_key_of_all_domains() {
     let (registry, log) = (Registry::new(), Log::default());
     let domains: [Arc<dyn Domain>; 2] =
         [Arc::new(Picky::new("a", 0, &log)), Arc::new(Picky::new("b", 0, &log))];
@@ -86,10 +88,10 @@ fn a_batch_comes_in_order_with_the_keys_of_each_domain() {
     ];
     let done = registry.register_all(&entries, &domains).unwrap();
     assert_eq!(done.len(), 3);
-    for ((region, keys), entry) in done.iter().zip(&entries) {
+    for ((region, key), entry) in done.iter().zip(&entries) {
         assert!(Arc::ptr_eq(region.backing(), &shared), "duplicate references share their memory");
         assert_eq!((region.len(), region.access()), (entry.length, entry.access));
-        assert_eq!(keys, &[LocalKey(region.id().0); 2]);
+        assert_eq!(*key, LocalKey(region.id().0));
         assert!(registry.get(region.id()).is_some());
     }
     done[0].0.write_at(40, &[7; 20]).unwrap();
@@ -97,6 +99,38 @@ fn a_batch_comes_in_order_with_the_keys_of_each_domain() {
     done[1].0.read_at(0, &mut seen).unwrap();
     assert_eq!(seen, [7; 20]);
     assert!(registry.register_all(&[], &domains).unwrap().is_empty());
+}
+
+/// Ops carry one key to whichever transport they take: a domain with another one is not let in, and gets its own back.
+#[test]
+fn domains_that_do_not_agree_on_a_key_are_refused() {
+    let (registry, log) = (Registry::new(), Log::default());
+    let odd = Picky { apart: 100, ..Picky::new("b", 0, &log) };
+    let domains: [Arc<dyn Domain>; 3] =
+        [Arc::new(Picky::new("a", 0, &log)), Arc::new(odd), Arc::new(Picky::new("c", 0, &log))];
+    let error =
+        registry.register_all(&[Registration::new(backing(10), Access::LOCAL)], &domains).unwrap_err();
+    assert!(matches!(error.source, MemoryError::Refused { domain: "b", .. }), "{error}");
+    assert!(error.to_string().contains("another key"), "{error}");
+    let log: Vec<_> = log.lock().unwrap().iter().map(|(what, _, name)| (*what, *name)).collect();
+    assert_eq!(log, [('+', "a"), ('+', "b"), ('-', "b"), ('-', "a")]);
+    assert!(registry.is_empty());
+}
+
+/// The key of host memory says which region it is and whether it may vanish, and that of no region says neither.
+#[test]
+fn a_key_names_its_region() {
+    let registry = Registry::new();
+    for may_vanish in [false, true] {
+        let mut memory = HostBuffer::new(8).unwrap().into_backing();
+        memory = if may_vanish { memory.that_may_vanish() } else { memory };
+        let region = registry.register(memory, Access::LOCAL).unwrap();
+        let key = LocalKey::of_host(&region);
+        assert_eq!((key.region(), key.may_vanish()), (region.id(), may_vanish));
+    }
+    assert_eq!((LocalKey::default().region(), LocalKey::default().may_vanish()), (RegionId(0), false));
+    let done = registry.register_all(&[Registration::new(backing(8), Access::LOCAL)], &[]).unwrap();
+    assert_eq!(done[0].1.region(), done[0].0.id(), "also where nobody registers");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::copier::{Copier, LEAST_BYTES};
 use crate::entry::Open;
 use crate::ops::OpState;
 use crate::sys::{self, Direction, Gate, MOST_RANGES, Piece, Process, Window};
-use orbit_te_memory::{Access, LocalKey};
+use orbit_te_memory::Access;
 use orbit_te_transport::{Op, OpError, OpErrorCode, OpKind};
 use orbit_te_wire::check_pieces;
 
@@ -67,13 +67,13 @@ pub(crate) fn step(
         return (Step::Closed, true);
     }
     let result = match process {
-        None if state.op.local.key != LocalKey::VANISHING => directly(state, open, copier, most),
+        None if !state.op.local.key.may_vanish() => directly(state, open, copier, most),
         // The kernel answers where touching memory that has vanished would end the process.
         None => by_kernel(state, open, &Process::own(), most, OpErrorCode::LocalMemoryFault),
         Some(process) => {
-            let fault = match state.op.local.key {
-                LocalKey::VANISHING => OpErrorCode::LocalMemoryFault,
-                _ => OpErrorCode::RemoteMemoryFault,
+            let fault = match state.op.local.key.may_vanish() {
+                true => OpErrorCode::LocalMemoryFault,
+                false => OpErrorCode::RemoteMemoryFault,
             };
             by_kernel(state, open, process, most, fault)
         }

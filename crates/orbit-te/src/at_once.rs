@@ -42,7 +42,7 @@ impl Segment {
         let op = Op {
             kind,
             link: peer.link,
-            local: local.raw.span(local.keys.local.first().copied().unwrap_or_default()),
+            local: local.raw.span(local.key),
             remote: self.span(kind, offset, bytes).ok()?,
             pieces: None,
             token: Token(0),

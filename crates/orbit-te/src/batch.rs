@@ -161,8 +161,7 @@ impl Batch {
             }
             let length = request.local.len();
             let remote = request.segment.span(request.kind, request.offset, length).map_err(bad)?;
-            let key = request.local.keys.local.first().copied().unwrap_or_default();
-            let local = request.local.raw.span(key);
+            let local = request.local.raw.span(request.local.key);
             let op = Op {
                 kind: request.kind,
                 link: peer.link,

@@ -167,8 +167,7 @@ impl Prepared {
         if !local.raw.region().access().contains(Access::LOCAL) {
             return Err(bad("the slice's region has no right of local access".to_string()));
         }
-        let key = local.keys.local.first().copied().unwrap_or_default();
-        let span = local.raw.span(key);
+        let span = local.raw.span(local.key);
         let remote = segment.span(kind, 0, segment.len()).map_err(bad)?;
         let mut given =
             Table::with_capacity(here.runs().max(there.runs()).min(list::MAX_LIST_PIECES) as usize);

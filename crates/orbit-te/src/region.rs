@@ -1,21 +1,16 @@
-//! Registered memory as the facade's users hold it: a region with the keys by which each transport knows it. Rule: the keys live
-//! as long as somebody can still use them.
+//! Registered memory as the facade's users hold it: a region with the key by which its transports know it. Rule: all transports know it
+//! by the same key, so that an op is made once, whatever route it takes.
 
 use orbit_te_memory::{Access, Domain, LocalKey, MemoryError, Region as RawRegion};
 use orbit_te_wire::{RegionDescriptor, RegionId, TransportKey};
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) struct Keys {
-    /// In the order of the engine's transports.
-    pub(crate) local: Vec<LocalKey>,
-}
-
 /// Registered memory. Cheap to clone; all clones are the same region.
 #[derive(Clone)]
 pub struct Region {
     pub(crate) raw: RawRegion,
-    pub(crate) keys: Arc<Keys>,
+    pub(crate) key: LocalKey,
 }
 
 impl Region {
@@ -61,12 +56,12 @@ impl Region {
     /// # Errors
     /// [`MemoryError`]: outside of the region, or length zero.
     pub fn slice(&self, offset: u64, length: u64) -> Result<Slice, MemoryError> {
-        Ok(Slice { raw: self.raw.slice(offset, length)?, keys: self.keys.clone() })
+        Ok(Slice { raw: self.raw.slice(offset, length)?, key: self.key })
     }
 
     /// All of it, for requests.
     pub fn whole(&self) -> Slice {
-        Slice { raw: self.raw.whole(), keys: self.keys.clone() }
+        Slice { raw: self.raw.whole(), key: self.key }
     }
 
     /// The region's own type of `orbit-te-memory`, for what only that has: its address and its backing.
@@ -94,7 +89,7 @@ impl fmt::Debug for Region {
 #[derive(Clone)]
 pub struct Slice {
     pub(crate) raw: orbit_te_memory::Slice,
-    pub(crate) keys: Arc<Keys>,
+    pub(crate) key: LocalKey,
 }
 
 impl Slice {
@@ -114,7 +109,7 @@ impl Slice {
     /// # Errors
     /// [`MemoryError`]: outside of the slice, or length zero.
     pub fn slice(&self, offset: u64, length: u64) -> Result<Slice, MemoryError> {
-        Ok(Slice { raw: self.raw.slice(offset, length)?, keys: self.keys.clone() })
+        Ok(Slice { raw: self.raw.slice(offset, length)?, key: self.key })
     }
 }
 

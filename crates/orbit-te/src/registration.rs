@@ -3,9 +3,9 @@
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::region::{Keys, Region};
+use crate::region::Region;
 use crate::serving::Held;
-use orbit_te_memory::{Access, Backing, MemoryError, Registration};
+use orbit_te_memory::{Access, Backing, Domain, MemoryError, Registration};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl Engine {
         let shared = self.shared();
         let entries: Vec<Registration> = entries.into_iter().collect();
         let done = shared.registry.register_all(&entries, &shared.domains)?;
-        let region = |(raw, local)| Region { raw, keys: Arc::new(Keys { local }) };
+        let region = |(raw, key)| Region { raw, key };
         Ok(done.into_iter().map(region).collect())
     }
 
@@ -58,22 +58,29 @@ impl Engine {
             }
             return Err(error.into());
         }
-        for (domain, key) in shared.domains.iter().zip(&region.keys.local) {
-            domain.deregister(&region.raw, *key)?;
-        }
-        Ok(())
+        Ok(all(&shared.domains, |domain| domain.deregister(&region.raw, region.key))?)
     }
 
     /// Makes all that peers know of a region stale, and its grants with them, and returns when requests that were under way have
     /// ended. Peers open its segment again to go on. Blocks, and closes lanes at the limit, as [`Engine::retire`] does.
     ///
     /// # Errors
-    /// [`Error::Memory`] when requests are still under way even then (descriptors are stale all the same), or the region is
-    /// retired.
+    /// [`Error::Memory`] when requests are still under way even then (descriptors are stale all the same; where a device checks keys of
+    /// its own, only another revocation makes the old ones dead), when the region is retired, or when a transport can't make its old keys
+    /// dead and known by new ones: peers reach the region by the others from then on.
     pub fn revoke(&self, region: &Region, limit: Duration) -> Result<(), Error> {
         let shared = self.shared();
         let evict = || shared.evict(Held::Region(region.id()));
-        shared.registry.revoke_or(&region.raw, limit, evict)?;
+        let renew = || all(&shared.domains, |domain| domain.renew(&region.raw, region.key));
+        shared.registry.revoke_or(&region.raw, limit, evict, renew)?;
         Ok(())
     }
+}
+
+/// Asks each of the domains, whatever the others say; the first error.
+fn all(
+    domains: &[Arc<dyn Domain>],
+    ask: impl Fn(&dyn Domain) -> Result<(), MemoryError>,
+) -> Result<(), MemoryError> {
+    domains.iter().map(|domain| ask(&**domain)).fold(Ok(()), Result::and)
 }

@@ -127,7 +127,7 @@ impl Segment {
         Op {
             kind,
             link: self.inner.peer.link,
-            local: LocalSpan { address: 0, length: bytes, key: LocalKey::HOST },
+            local: LocalSpan { address: 0, length: bytes, key: LocalKey::default() },
             remote: RemoteSpan { offset: 0, key: self.inner.key },
             pieces: None,
             token: Token(0),

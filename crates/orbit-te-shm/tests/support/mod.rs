@@ -195,7 +195,7 @@ impl Client {
         let op = Op {
             kind,
             link,
-            local: self.local.slice(at, length).unwrap().span(LocalKey::HOST),
+            local: self.local.slice(at, length).unwrap().span(LocalKey::of_host(&self.local)),
             remote: RemoteSpan { offset: at, key },
             pieces: None,
             token: Token(self.tokens),

@@ -60,7 +60,7 @@ impl Initiator {
     /// Begins an op over all of `local`; its token.
     pub fn begin(&mut self, kind: OpKind, link: LinkId, local: &Region, remote: &Region, offset: u64) -> u64 {
         let remote = RemoteSpan { offset, key: key(remote) };
-        self.submit(kind, link, local, local.whole().span(LocalKey(0)), remote, None)
+        self.submit(kind, link, local, local.whole().span(LocalKey::of_host(local)), remote, None)
     }
 
     /// Begins a list of these places and lengths at the peer, whose bytes stand one behind the other at the front of `local`.
@@ -72,7 +72,7 @@ impl Initiator {
         remote: &Region,
         pieces: &[(u64, u64)],
     ) -> u64 {
-        let mut span = local.whole().span(LocalKey(0));
+        let mut span = local.whole().span(LocalKey::of_host(local));
         let mut end = span.address;
         let (mut addresses, mut table) = (Vec::new(), Vec::new());
         for (offset, length) in pieces {

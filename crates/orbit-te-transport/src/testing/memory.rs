@@ -5,11 +5,14 @@
 
 use crate::testing::pair::Side;
 use crate::testing::pattern::{Family, pattern};
-use orbit_te_memory::{Access, Backing, HostBuffer, LocalKey, LocalSpan, Region, Registry, RemoteKey};
+use orbit_te_memory::{
+    Access, Backing, HostBuffer, LocalKey, LocalSpan, MemoryError, Region, Registry, RemoteKey,
+};
 use orbit_te_wire::{RegionDescriptor, TransportKey};
 use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes before and behind the region, in the same backing.
 pub(crate) const GUARD: usize = 128;
@@ -82,6 +85,15 @@ impl Memory {
         let transport = side.domain.name().to_string();
         let bytes = side.domain.remote_key(region, region.key());
         region.describe(vec![TransportKey { transport, bytes }])
+    }
+
+    /// Makes the region's old descriptions stale, with its domain, when it is called. Blocks, on whichever thread.
+    pub fn revocation(&self, limit: Duration) -> impl FnOnce() -> Result<(), MemoryError> + Send + use<> {
+        let (side, region, key) = (self.side.clone(), self.region.clone(), self.local);
+        move || {
+            let renew = || side.domain.renew(&region, key);
+            side.registry.revoke_or(&region, limit, || Duration::ZERO, renew).map(drop)
+        }
     }
 
     /// The addresses of a range, which is inside of the region.

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 /// The domain of either side.
 #[derive(Debug, Default)]
 pub struct ReferenceDomain {
-    registered: Mutex<HashSet<u64>>,
+    registered: Mutex<HashSet<LocalKey>>,
 }
 
 impl Domain for ReferenceDomain {
@@ -29,9 +29,9 @@ impl Domain for ReferenceDomain {
             let reason = format!("{:?} memory is not the host's", region.kind());
             return Err(MemoryError::Refused { domain: NAME, reason });
         }
-        let id = region.id().0;
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
-        Ok(LocalKey(id))
+        let key = LocalKey::of_host(region);
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+        Ok(key)
     }
 
     fn remote_key(&self, _region: &Region, key: u64) -> Vec<u8> {
@@ -39,8 +39,8 @@ impl Domain for ReferenceDomain {
     }
 
     fn deregister(&self, region: &Region, key: LocalKey) -> Result<(), MemoryError> {
-        let known = self.registered.lock().unwrap_or_else(PoisonError::into_inner).remove(&key.0);
-        if known && key.0 == region.id().0 {
+        let known = self.registered.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        if known && key.region() == region.id() {
             return Ok(());
         }
         let reason = format!("region {} is not registered under {key:?}", region.id());

@@ -193,8 +193,7 @@ pub fn nothing_lands_after_revoke(pair: &mut dyn Pair) {
         let (theirs, ops) = writes(&mut h);
         let limit = h.limit();
         let memory = h.memory(theirs);
-        let (region, registry) = (memory.region.clone(), memory.side.registry.clone());
-        let call = move || registry.revoke(&region, limit).map(|_| ());
+        let call = memory.revocation(limit);
         // While the revocation waits, the region takes no request at all, as if it were gone.
         let codes = [OpErrorCode::StaleGeneration, OpErrorCode::UnknownRegion];
         withdraw(&mut h, theirs, &ops, steps, &codes, call);
