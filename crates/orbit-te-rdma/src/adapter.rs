@@ -102,7 +102,13 @@ impl Adapters {
         if adapters.is_empty() {
             return Err(NoRails::None { reasons: refused.join("; ") });
         }
-        Ok(Arc::new(Adapters { adapters, refused, config, changes: AtomicU64::new(0), taking: Mutex::default() }))
+        Ok(Arc::new(Adapters {
+            adapters,
+            refused,
+            config,
+            changes: AtomicU64::new(0),
+            taking: Mutex::default(),
+        }))
     }
 
     /// The rails, by number.
@@ -133,8 +139,7 @@ impl Adapters {
             loop {
                 match context.next_event() {
                     Ok(Some(event)) => {
-                        let reaction = crate::reaction::reaction(event.kind);
-                        tracing::info!(device = adapter.device(), %event, ?reaction, "an RDMA device tells");
+                        tracing::info!(device = adapter.device(), %event, "an RDMA device tells");
                         self.changes.fetch_add(1, Ordering::AcqRel);
                     }
                     Ok(None) => break,
@@ -153,7 +158,8 @@ impl Adapters {
 
     /// What this side has right now: rails that are up and have an address, with all that a peer must know of them.
     pub fn side(&self) -> Side {
-        let least = |of: fn(&DeviceLimits) -> u32| self.adapters.iter().map(|a| of(&a.limits)).min().unwrap_or(0);
+        let least =
+            |of: fn(&DeviceLimits) -> u32| self.adapters.iter().map(|a| of(&a.limits)).min().unwrap_or(0);
         let config = &self.config;
         Side {
             features: Features::empty(),

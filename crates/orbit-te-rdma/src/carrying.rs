@@ -20,7 +20,7 @@ use std::time::Instant;
 
 /// A WR in the chain that is being made: whose it is, how far its op was before, and whether it is its last.
 #[derive(Debug, Clone, Copy)]
-struct Link1 {
+struct Made {
     slot: OpSlot,
     before: Cut,
     bytes: u32,
@@ -41,7 +41,9 @@ impl RdmaTransport {
         let unreachable_after = self.config.unreachable_after;
         let Some(state) = self.ops.get_mut(slot) else { return };
         let (id, key, priority) = (state.op.link, shown(&state.op.remote.key), state.op.priority);
-        let Some(link) = link_of(&mut self.links, id) else { return self.ops.fail(slot, OpErrorCode::NoLink) };
+        let Some(link) = link_of(&mut self.links, id) else {
+            return self.ops.fail(slot, OpErrorCode::NoLink);
+        };
         if !link.up {
             link.waiting.push(slot);
             let at = link.down_since.max(now) + unreachable_after;
@@ -144,7 +146,7 @@ impl RdmaTransport {
         if room == 0 {
             return Chained::NoRoom;
         }
-        let mut links_made: [Option<Link1>; crate::sys::CHAIN] = [None; crate::sys::CHAIN];
+        let mut links_made: [Option<Made>; crate::sys::CHAIN] = [None; crate::sys::CHAIN];
         chain.clear();
         while chain.len() < room && !chain.is_full() {
             let Some(slot) = ready.peek().copied() else { break };
@@ -173,7 +175,7 @@ impl RdmaTransport {
             };
             let name = WrName { lane: index, turn, number: lane.queue.number(chain.len() as u32) };
             let last = state.left() == 0;
-            links_made[chain.len()] = Some(Link1 { slot, before, bytes: work.bytes, last });
+            links_made[chain.len()] = Some(Made { slot, before, bytes: work.bytes, last });
             chain.push(state.op.kind, name.to_u64(), &work, &ranges[..]);
             state.posted += 1;
             state.touched = true;
@@ -205,7 +207,11 @@ impl RdmaTransport {
         }
         let may_pass = matches!(errno, libc::ENOMEM | libc::EAGAIN);
         // A device that has no room has WRs under way, whose CQEs make some.
-        if may_pass && (posted > 0 || !lane.queue.is_empty()) { Chained::Posted } else { Chained::Failed(errno) }
+        if may_pass && (posted > 0 || !lane.queue.is_empty()) {
+            Chained::Posted
+        } else {
+            Chained::Failed(errno)
+        }
     }
 
     /// Takes a CQE: the WRs that are over by it.
@@ -223,7 +229,8 @@ impl RdmaTransport {
             match failed.filter(|_| is_this) {
                 None => self.settle(posted, Ok(()), now),
                 Some(failed) => {
-                    let code = crate::status::op_error(failed.status);
+                    let status = crate::status::WcStatus::from_number(failed.status.number());
+                    let code = status.op_error().unwrap_or(OpErrorCode::LinkBroken);
                     self.settle(posted, Err(OpError::new(code)), now);
                 }
             }
@@ -235,13 +242,19 @@ impl RdmaTransport {
             None => self.activate(link),
             // What is flushed is a consequence; its cause has come before, or is known by the link.
             Some(failed) => {
-                let is_of_now = self.find(link).and_then(|link| link.attempt.as_ref()).is_some_and(|a| a.number == attempt);
+                let is_of_now = self
+                    .find(link)
+                    .and_then(|link| link.attempt.as_ref())
+                    .is_some_and(|a| a.number == attempt);
                 if is_of_now {
                     self.fail_attempt(link, CloseCode::QueueFailed, &failed.status.to_string(), now);
                 }
             }
         }
         self.tidy(name.lane, now);
+        if self.find(link).is_some_and(|link| !link.ending.is_empty()) {
+            self.let_go(link);
+        }
     }
 
     /// A WR is over.

@@ -2,15 +2,15 @@
 //! once, and are destroyed when what they had under way is over, or late.
 
 use crate::access::MrAccess;
+use crate::cut::CutLimits;
 use crate::device::PortState;
+use crate::domain::NAME;
 use crate::error::VerbsError;
 use crate::handle::QpCaps;
 use crate::handshake::{Action, Input, Say};
 use crate::lane::{Lane, Stage};
-use crate::link::{Attempt, Heard};
+use crate::link::Attempt;
 use crate::path::{Path, init};
-use crate::cut::CutLimits;
-use crate::domain::NAME;
 use crate::rail_queue::RailQueue;
 use crate::sys::RANGES;
 use crate::transport::{RdmaTransport, link_of};
@@ -134,7 +134,8 @@ impl RdmaTransport {
                 let queue = RailQueue::new(adapter, 0).map_err(refuse)?;
                 let event = EpollEvent::new(EpollFlags::EPOLLIN, 1);
                 let watched = self.epoll.add(queue.as_fd(), event);
-                watched.map_err(|errno| (CloseCode::DeviceRefused, format!("watching a channel: {errno}")))?;
+                watched
+                    .map_err(|errno| (CloseCode::DeviceRefused, format!("watching a channel: {errno}")))?;
                 place.insert(queue)
             }
         };
@@ -201,10 +202,13 @@ impl RdmaTransport {
         let Some(attempt) = link.attempt.as_mut().filter(|attempt| attempt.number == number) else {
             return Err((CloseCode::Gone, "the attempt is over".to_string()));
         };
-        let Some(Heard::Answer(Answer { side: theirs, lanes })) = link.heard.take() else {
+        let Some(Answer { side: theirs, lanes }) = link.answer.take() else {
             return Err((CloseCode::Protocol, "an answer without content".to_string()));
         };
-        let lane = lanes.iter().find(|lane| lane.offered == attempt.rail).ok_or(mismatch("another rail is answered"))?;
+        let lane = lanes
+            .iter()
+            .find(|lane| lane.offered == attempt.rail)
+            .ok_or(mismatch("another rail is answered"))?;
         let rail = side.rail(attempt.rail).ok_or((CloseCode::RailDown, "the rail went down".to_string()))?;
         let peer_rail = theirs.rail(lane.array.rail).ok_or(mismatch("a rail that the peer has not"))?;
         let ours = *rail.gid(lane.offered_gid).ok_or(mismatch("a GID that was not offered"))?;
@@ -378,7 +382,8 @@ impl RdmaTransport {
     }
 
     fn look_after_link(&mut self, id: LinkId, now: Instant) {
-        let (unreachable_after, silent_after) = (self.config.unreachable_after, self.config.ack_budget * 2 + FLUSH);
+        let (unreachable_after, silent_after) =
+            (self.config.unreachable_after, self.config.ack_budget * 2 + FLUSH);
         let Some(link) = self.find(id) else { return };
         if link.machine.due().is_some_and(|due| due <= now) {
             self.drive(id, Input::Time, now);
@@ -413,7 +418,9 @@ impl RdmaTransport {
         let mut busy = false;
         let mut silent = false;
         for index in attempt.lanes.clone() {
-            let Some(lane) = self.lanes.get_mut(index).filter(|lane| !lane.queue.is_empty()) else { continue };
+            let Some(lane) = self.lanes.get_mut(index).filter(|lane| !lane.queue.is_empty()) else {
+                continue;
+            };
             busy = true;
             silent |= now.saturating_duration_since(lane.progress) > silent_after;
         }

@@ -11,9 +11,7 @@ use crate::path::{Path, init};
 use crate::rails::{LocalRail, PortState, Preferences, pair};
 use crate::target::Say;
 use orbit_te_memory::{Hold, Recalled};
-use orbit_te_wire::rdma::{
-    Answer, Body, CloseCode, Lane, Message, Offer, Queue, QueueArray, Side, Stamp,
-};
+use orbit_te_wire::rdma::{Answer, Body, CloseCode, Lane, Message, Offer, Queue, QueueArray, Side, Stamp};
 use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -143,8 +141,7 @@ impl Guest {
     /// Keys of what ends are taken back: first the peer is told, and later they are made dead.
     pub(crate) fn recall(&mut self, what: Recalled, now: Instant) {
         let due = now + self.adapters.config().revoke_timeout;
-        let ends: Vec<usize> =
-            (0..self.given.len()).filter(|at| what.ends(&self.given[*at].hold)).collect();
+        let ends: Vec<usize> = (0..self.given.len()).filter(|at| what.ends(&self.given[*at].hold)).collect();
         ends.into_iter().for_each(|at| self.revoke(at, due));
     }
 
@@ -153,7 +150,12 @@ impl Guest {
         self.notices = self.notices.wrapping_add(1);
         let request = self.notices;
         given.ending = Some((request, due));
-        let body = Body::Revoked { request, region: given.region, generation: given.generation, key: Some(given.key) };
+        let body = Body::Revoked {
+            request,
+            region: given.region,
+            generation: given.generation,
+            key: Some(given.key),
+        };
         let machine = self.machine.machine();
         if let (Some(ours), Some(theirs)) = (machine.ours(), machine.theirs()) {
             self.tell(ours, theirs, body);
@@ -297,25 +299,33 @@ impl Guest {
     fn make(&mut self, attempt: u64) -> Result<(), (CloseCode, String)> {
         let offer = self.offer.take().ok_or((CloseCode::Protocol, "an offer without content".to_string()))?;
         if !self.stuck.is_empty() {
-            return Err((CloseCode::DeviceRefused, "QPs of a former connection can't be destroyed".to_string()));
+            return Err((
+                CloseCode::DeviceRefused,
+                "QPs of a former connection can't be destroyed".to_string(),
+            ));
         }
         let adapters = self.adapters.clone();
         let config = adapters.config();
         let ours: Side = adapters.side();
-        let local: Vec<LocalRail> =
-            ours.rails.iter().map(|rail| LocalRail { rail: rail.clone(), state: PortState::Active }).collect();
+        let local: Vec<LocalRail> = ours
+            .rails
+            .iter()
+            .map(|rail| LocalRail { rail: rail.clone(), state: PortState::Active })
+            .collect();
         let offered: Vec<_> =
             offer.arrays.iter().filter_map(|array| offer.side.rail(array.rail)).cloned().collect();
         let preferences = Preferences { gid_index: config.gid_index, ..Preferences::default() };
         let pairing = pair(&local, &offered, &preferences);
         let why = || {
-            let each = pairing.refused.iter().map(|no| format!("rail {} to {}: {}", no.ours, no.theirs, no.why));
+            let each =
+                pairing.refused.iter().map(|no| format!("rail {} to {}: {}", no.ours, no.theirs, no.why));
             (CloseCode::NoCommonRail, each.collect::<Vec<_>>().join("; "))
         };
         let met = pairing.pairs.first().ok_or_else(why)?;
         let gids = met.gids.first().ok_or_else(why)?;
         let array = offer.arrays.iter().find(|array| array.rail == met.theirs).ok_or_else(why)?;
-        let (rail, theirs) = (ours.rail(met.ours).ok_or_else(why)?, offer.side.rail(met.theirs).ok_or_else(why)?);
+        let (rail, theirs) =
+            (ours.rail(met.ours).ok_or_else(why)?, offer.side.rail(met.theirs).ok_or_else(why)?);
         let path = Path::new((rail, &ours), (theirs, &offer.side), (gids.local, gids.remote), config)
             .map_err(|code| (code, code.to_string()))?;
         let adapter = adapters.get(met.ours).ok_or_else(why)?;
@@ -327,7 +337,8 @@ impl Guest {
                 place.insert(cq)
             }
         };
-        let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let caps =
+            QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let access = MrAccess::LOCAL_WRITE | MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         let (mut qps, mut queues) = (Vec::new(), Vec::new());
         for theirs in &array.queues {
@@ -357,7 +368,8 @@ impl Guest {
     fn destroy(&mut self, attempt: u64) {
         let Some(queues) = self.queues.take_if(|queues| queues.attempt == attempt) else { return };
         let rail = queues.answer.lanes.first().map(|lane| lane.array.rail);
-        let retention = rail.and_then(|rail| self.adapters.get(rail)).map(|a| a.pd.context().retention().clone());
+        let retention =
+            rail.and_then(|rail| self.adapters.get(rail)).map(|a| a.pd.context().retention().clone());
         for qp in queues.qps {
             if let (Err(not_freed), Some(retention)) = (qp.destroy(), &retention) {
                 self.stuck.push((retention.clone(), not_freed.ticket));

@@ -3,7 +3,7 @@
 
 use crate::entry::{Entry, Open, Shown};
 use crate::handshake::{Input, Say};
-use crate::link::{Ending, Heard};
+use crate::link::Ending;
 use crate::ops::OpSlot;
 use crate::transport::{RdmaTransport, link_of};
 use orbit_te_memory::Access;
@@ -19,12 +19,9 @@ impl RdmaTransport {
         let Some(link) = link_of(&mut self.links, id) else { return Ok(()) };
         let is_of_now = from.incarnation == link.peer && to.incarnation == self.life;
         let say = match body {
-            Body::Offer(offer) => {
-                link.heard = Some(Heard::Offer(offer));
-                Say::Offer
-            }
+            Body::Offer(_) => Say::Offer,
             Body::Answer(answer) => {
-                link.heard = Some(Heard::Answer(answer));
+                link.answer = Some(answer);
                 Say::Answer
             }
             Body::Ready => Say::Ready,
@@ -65,8 +62,11 @@ impl RdmaTransport {
     /// Asks the owner for the keys of a region, for this op and those that come meanwhile.
     pub(crate) fn ask(&mut self, id: LinkId, key: Shown, slot: OpSlot, now: Instant) {
         let most = self.config.regions as usize;
-        let Some(link) = link_of(&mut self.links, id) else { return self.ops.fail(slot, OpErrorCode::NoLink) };
-        let (Some(ours), Some(theirs)) = (link.machine.machine().ours(), link.machine.machine().theirs()) else {
+        let Some(link) = link_of(&mut self.links, id) else {
+            return self.ops.fail(slot, OpErrorCode::NoLink);
+        };
+        let (Some(ours), Some(theirs)) = (link.machine.machine().ours(), link.machine.machine().theirs())
+        else {
             return self.give_up(slot, OpError::new(OpErrorCode::LinkBroken), now);
         };
         if link.entries.len() >= most {
@@ -113,7 +113,9 @@ impl RdmaTransport {
         let ends = std::mem::take(&mut link.ending);
         for (request, ending) in ends {
             let named = self.ops.find(|state| {
-                state.op.link == id && state.posted > 0 && ending.ends(&crate::entry::shown(&state.op.remote.key))
+                state.op.link == id
+                    && state.posted > 0
+                    && ending.ends(&crate::entry::shown(&state.op.remote.key))
             });
             let Some(link) = link_of(&mut self.links, id) else { return };
             let machine = link.machine.machine();
@@ -143,4 +145,3 @@ fn refusal(code: KeyRefusal) -> OpErrorCode {
         }
     }
 }
-

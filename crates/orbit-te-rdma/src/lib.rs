@@ -31,7 +31,9 @@ pub mod verb;
 
 pub use access::MrAccess;
 pub use completion::{Completion, Done, Failed, Wc, WcStatus};
-pub use device::{DeviceInfo, DeviceLimits, GidEntry, GidKind, LinkLayer, Mtu, NodeType, PortInfo, PortState};
+pub use device::{
+    DeviceInfo, DeviceLimits, GidEntry, GidKind, LinkLayer, Mtu, NodeType, PortInfo, PortState,
+};
 pub use error::{Errno, Unavailable, VerbsError};
 pub use token::WrToken;
 pub use verb::Verb;

@@ -7,7 +7,7 @@ use crate::handshake::{Machine, Timed};
 use crate::ops::OpSlot;
 use orbit_te_transport::PriorityQueue;
 use orbit_te_wire::Incarnation;
-use orbit_te_wire::rdma::{Answer, Offer, Queue};
+use orbit_te_wire::rdma::{Answer, Queue};
 use std::time::Instant;
 
 /// How often a message of the handshake is sent before the attempt is given up.
@@ -20,8 +20,8 @@ pub(crate) struct Link {
     /// Our QPs of the attempt that is being made or stands.
     pub(crate) attempt: Option<Attempt>,
     pub(crate) up: bool,
-    /// What the message that is being taken holds beside what the handshake needs.
-    pub(crate) heard: Option<Heard>,
+    /// The answer that is being taken.
+    pub(crate) answer: Option<Answer>,
     pub(crate) entries: Entries,
     /// Keys that end, with the number of the notice: its owner waits until no WR names them.
     pub(crate) ending: Vec<(u32, Ending)>,
@@ -57,12 +57,6 @@ pub(crate) struct Attempt {
     pub(crate) limits: CutLimits,
 }
 
-/// What a message holds.
-pub(crate) enum Heard {
-    Offer(Offer),
-    Answer(Answer),
-}
-
 /// Which keys end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ending {
@@ -79,14 +73,19 @@ impl Ending {
 }
 
 impl Link {
-    pub(crate) fn new(life: Incarnation, peer: Incarnation, pace: crate::handshake::Pace, now: Instant) -> Link {
+    pub(crate) fn new(
+        life: Incarnation,
+        peer: Incarnation,
+        pace: crate::handshake::Pace,
+        now: Instant,
+    ) -> Link {
         Link {
             peer,
             // Whoever connects goes first; the other side only answers.
             machine: Timed::new(Machine::new(life, true, MOST_SENDS), pace),
             attempt: None,
             up: false,
-            heard: None,
+            answer: None,
             entries: Entries::default(),
             ending: Vec::new(),
             waiting: Vec::new(),

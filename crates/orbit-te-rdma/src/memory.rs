@@ -58,7 +58,8 @@ impl Mrs {
         let rails = match adapters.all() {
             [only] => vec![one(only)],
             several => std::thread::scope(|scope| {
-                let threads: Vec<_> = several.iter().map(|adapter| scope.spawn(move || one(adapter))).collect();
+                let threads: Vec<_> =
+                    several.iter().map(|adapter| scope.spawn(move || one(adapter))).collect();
                 let panicked = || VerbsError::new(crate::Verb::RegMr, "a thread panicked", crate::Errno::EIO);
                 threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked()))).collect()
             }),
@@ -105,7 +106,13 @@ impl OnRail {
             // SAFETY: the range is inside of the region's backing, which is kept until the device has let go of it; bytes of regions are
             // never Rust references while others may write them.
             let mr = unsafe {
-                adapter.pd.register(address, bytes as usize, address as u64, flags, region.backing().clone())?
+                adapter.pd.register(
+                    address,
+                    bytes as usize,
+                    address as u64,
+                    flags,
+                    region.backing().clone(),
+                )?
             };
             mrs.push(mr);
             offset += bytes;

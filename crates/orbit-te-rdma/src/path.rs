@@ -26,7 +26,12 @@ pub(crate) fn init(port: u8, access: MrAccess) -> InitStep {
 
 impl Path {
     /// The path by these GIDs, of ours and of the peer's.
-    pub(crate) fn new(ours: Of<'_>, theirs: Of<'_>, gids: (Gid, Gid), config: &RdmaConfig) -> Result<Path, CloseCode> {
+    pub(crate) fn new(
+        ours: Of<'_>,
+        theirs: Of<'_>,
+        gids: (Gid, Gid),
+        config: &RdmaConfig,
+    ) -> Result<Path, CloseCode> {
         let reach = gid::reach(&gids.0, ours.0.layer).ok_or(CloseCode::NoCommonGid)?;
         let same_subnet = gid::same_subnet(&gids.0, &gids.1);
         let demanded = config.gid_index.is_some();

@@ -8,9 +8,9 @@ use crate::adapter::Adapters;
 use crate::domain::{NAME, RdmaDomain};
 use crate::guest::{Given, Guest};
 use crate::memory::{Mrs, Registrations};
+use arc_swap::ArcSwap;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use arc_swap::ArcSwap;
 use orbit_te_memory::registry::admit;
 use orbit_te_memory::{Access, Grants, Hold, Recall, Recalled, RegionTable, Registry, Request};
 use orbit_te_transport::{Arm, TransportError};
@@ -60,7 +60,11 @@ impl RdmaTarget {
     ///
     /// # Errors
     /// [`TransportError::Io`] when the system gives no event queue.
-    pub fn new(domain: &RdmaDomain, registry: &Registry, life: Incarnation) -> Result<Arc<RdmaTarget>, TransportError> {
+    pub fn new(
+        domain: &RdmaDomain,
+        registry: &Registry,
+        life: Incarnation,
+    ) -> Result<Arc<RdmaTarget>, TransportError> {
         let failed = |source: io::Error| TransportError::Io { what: "an event queue".to_string(), source };
         let registrations = domain.registrations().clone();
         let adapters = registrations.adapters().clone();
@@ -230,7 +234,8 @@ impl RdmaTarget {
     ) -> Result<KeySet, KeyRefusal> {
         let asked = Request { region: id, generation, key, offset: 0, length: 1, access: Access::empty() };
         let holder = self.grants.of(session);
-        let lease = admit(&self.regions.load(), &holder, &asked, now).map_err(|error| refusal(error.status()))?;
+        let lease =
+            admit(&self.regions.load(), &holder, &asked, now).map_err(|error| refusal(error.status()))?;
         let region = lease.region().clone();
         if guest.given() >= GIVEN {
             return Err(KeyRefusal::NoRoom);
@@ -242,7 +247,8 @@ impl RdmaTarget {
             Some(grant) => {
                 let access = grant.access();
                 let left = grant.expires_in(now);
-                let expires_ns = left.map_or(0, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX).max(1));
+                let expires_ns =
+                    left.map_or(0, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX).max(1));
                 let own = Mrs::register(&self.adapters, &region, access).map_err(|error| {
                     tracing::warn!(%error, "{NAME}: no keys for a grant");
                     KeyRefusal::NoRoom

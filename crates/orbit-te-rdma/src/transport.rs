@@ -117,7 +117,8 @@ impl RdmaTransport {
     /// All links there are.
     pub(crate) fn link_ids(&self) -> Vec<LinkId> {
         let there = |(_, entry): &(usize, &LinkEntry)| entry.link.is_some();
-        let id = |(slot, entry): (usize, &LinkEntry)| LinkId { slot: slot as u32, generation: entry.generation };
+        let id =
+            |(slot, entry): (usize, &LinkEntry)| LinkId { slot: slot as u32, generation: entry.generation };
         self.links.iter().enumerate().filter(there).map(id).collect()
     }
 

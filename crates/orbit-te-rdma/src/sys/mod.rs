@@ -9,9 +9,9 @@ mod shims;
 mod system;
 mod verbs;
 
+pub(crate) use chain::{CHAIN, Chain, RANGES};
 pub use ibverbs_sys as ffi;
 pub(crate) use os::{memlock_limit, set_nonblocking};
-pub(crate) use chain::{CHAIN, Chain, RANGES};
 pub use system::SystemVerbs;
 pub use verbs::Verbs;
 

@@ -41,7 +41,7 @@ pub struct KeySet {
     /// How long the region is, in bytes.
     pub length: u64,
     /// What may be done by them: the bits of [`crate::Access`].
-    pub access: u8,
+    pub access: u32,
     /// So long they may be used, in nanoseconds; zero: as long as they are not revoked.
     pub expires_ns: u64,
     /// One for each rail; at most [`MAX_RAILS`].
