@@ -25,6 +25,7 @@ impl MrAccess {
 
     /// Whether verbs refuses them: remote writing without local writing.
     pub fn is_contradiction(self) -> bool {
-        self.intersects(MrAccess::REMOTE_WRITE | MrAccess::REMOTE_ATOMIC) && !self.contains(MrAccess::LOCAL_WRITE)
+        self.intersects(MrAccess::REMOTE_WRITE | MrAccess::REMOTE_ATOMIC)
+            && !self.contains(MrAccess::LOCAL_WRITE)
     }
 }

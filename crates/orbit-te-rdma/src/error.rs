@@ -105,7 +105,9 @@ impl fmt::Display for VerbsError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     /// The library can't be opened.
-    #[error("libibverbs.so.1 is not installed: {reason}; `apt-get install libibverbs1 ibverbs-providers` (or rdma-core) gives it")]
+    #[error(
+        "libibverbs.so.1 is not installed: {reason}; `apt-get install libibverbs1 ibverbs-providers` (or rdma-core) gives it"
+    )]
     NoLibrary {
         /// What the loader said.
         reason: String,
@@ -117,7 +119,9 @@ pub enum Unavailable {
         symbol: &'static str,
     },
     /// The kernel has no RDMA.
-    #[error("the kernel has no RDMA support ({errno}); `modprobe ib_uverbs` and the device's driver (mlx5_ib, rdma_rxe) give it")]
+    #[error(
+        "the kernel has no RDMA support ({errno}); `modprobe ib_uverbs` and the device's driver (mlx5_ib, rdma_rxe) give it"
+    )]
     NoKernelSupport {
         /// What the list of devices gave.
         errno: Errno,
@@ -129,16 +133,22 @@ pub enum Unavailable {
         errno: Errno,
     },
     /// There is no device.
-    #[error("no RDMA device; `rdma link` shows what there is, `rdma link add rxe0 type rxe netdev eth0` makes one of a network card")]
+    #[error(
+        "no RDMA device; `rdma link` shows what there is, `rdma link add rxe0 type rxe netdev eth0` makes one of a network card"
+    )]
     NoDevice,
     /// The kernel has devices, and the library has no driver for any of them.
-    #[error("no provider for {devices}; `apt-get install ibverbs-providers` (or the vendor's packages) gives it")]
+    #[error(
+        "no provider for {devices}; `apt-get install ibverbs-providers` (or the vendor's packages) gives it"
+    )]
     NoProvider {
         /// The kernel's names of them.
         devices: String,
     },
     /// The devices may not be opened.
-    #[error("no permission on {path} ({errno}); give the user (or the container: `--device={path}`) read and write access to it")]
+    #[error(
+        "no permission on {path} ({errno}); give the user (or the container: `--device={path}`) read and write access to it"
+    )]
     NoPermission {
         /// The character device.
         path: String,

@@ -14,7 +14,7 @@ pub mod completion;
 pub mod device;
 pub mod error;
 #[cfg(feature = "testing")]
-pub mod fake {}
+pub mod fake;
 pub mod handle;
 pub mod sys;
 pub mod sysfs;
@@ -23,7 +23,9 @@ pub mod verb;
 
 pub use access::MrAccess;
 pub use completion::{Completion, Done, Failed, Wc, WcStatus};
-pub use device::{DeviceInfo, DeviceLimits, GidEntry, GidKind, LinkLayer, Mtu, NodeType, PortInfo, PortState};
+pub use device::{
+    DeviceInfo, DeviceLimits, GidEntry, GidKind, LinkLayer, Mtu, NodeType, PortInfo, PortState,
+};
 pub use error::{Errno, Unavailable, VerbsError};
 pub use token::WrToken;
 pub use verb::Verb;

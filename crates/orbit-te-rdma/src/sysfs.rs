@@ -54,7 +54,8 @@ mod tests {
         write(root, "devices/pci/numa_node", "3\n");
         write(root, "devices/pci/virtio0/vendor", "0\n");
         fs::create_dir_all(root.join("class/net/eth1")).unwrap();
-        std::os::unix::fs::symlink(root.join("devices/pci/virtio0"), root.join("class/net/eth1/device")).unwrap();
+        std::os::unix::fs::symlink(root.join("devices/pci/virtio0"), root.join("class/net/eth1/device"))
+            .unwrap();
         for (device, node) in
             [("mlx5_0", Some(1)), ("mlx5_1", None), ("rxe0", Some(0)), ("rxe1", Some(3)), ("absent", None)]
         {

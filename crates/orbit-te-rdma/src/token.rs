@@ -45,7 +45,8 @@ mod tests {
 
     #[test]
     fn a_token_comes_back_as_it_went() {
-        for (slot, generation) in [(0, 0), (1, 0), (0, 1), (u32::MAX, 7), (7, u32::MAX), (u32::MAX, u32::MAX)] {
+        for (slot, generation) in [(0, 0), (1, 0), (0, 1), (u32::MAX, 7), (7, u32::MAX), (u32::MAX, u32::MAX)]
+        {
             let token = WrToken { slot, generation };
             assert_eq!(WrToken::from(u64::from(token)), token);
             assert_ne!(token.next(), token);

@@ -71,9 +71,10 @@ impl Context {
     pub fn extras(&self) -> Result<DeviceExtras, VerbsError> {
         // SAFETY: the context is open as long as we have it.
         match unsafe { self.verbs().query_device_ex(self.raw()) } {
-            Ok(raw) => {
-                Ok(DeviceExtras { odp: raw.odp_caps.general_caps & 1 != 0, cap_flags: raw.device_cap_flags_ex })
-            }
+            Ok(raw) => Ok(DeviceExtras {
+                odp: raw.odp_caps.general_caps & 1 != 0,
+                cap_flags: raw.device_cap_flags_ex,
+            }),
             Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(DeviceExtras::default()),
             Err(errno) => Err(self.error(Verb::QueryDeviceEx, errno)),
         }

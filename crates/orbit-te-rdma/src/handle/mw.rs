@@ -65,7 +65,11 @@ impl Mw {
         if let Some(keep) = self.owner.keep_mut() {
             keep.bound = Some(mr.clone());
         }
-        let mut wr = ibv_send_wr { wr_id: token.to_u64(), opcode: ibv_wr_opcode::IBV_WR_BIND_MW, ..Default::default() };
+        let mut wr = ibv_send_wr {
+            wr_id: token.to_u64(),
+            opcode: ibv_wr_opcode::IBV_WR_BIND_MW,
+            ..Default::default()
+        };
         wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         let bind_info =
             ibv_mw_bind_info { mr: mr.raw(), addr: address, length, mw_access_flags: access.bits() };
@@ -76,8 +80,11 @@ impl Mw {
 
     /// The WR that takes the key back. Once it has completed, no access by that key begins any more: then call [`Mw::unbound`].
     pub fn invalidate_wr(&self, token: WrToken) -> ibv_send_wr {
-        let mut wr =
-            ibv_send_wr { wr_id: token.to_u64(), opcode: ibv_wr_opcode::IBV_WR_LOCAL_INV, ..Default::default() };
+        let mut wr = ibv_send_wr {
+            wr_id: token.to_u64(),
+            opcode: ibv_wr_opcode::IBV_WR_LOCAL_INV,
+            ..Default::default()
+        };
         wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         wr.__bindgen_anon_1.invalidate_rkey = self.rkey;
         wr

@@ -45,7 +45,12 @@ impl<K: Send + Sync + 'static> Owner<K> {
     ///
     /// # Safety
     /// It came from this table just now, and nobody else frees it.
-    pub(super) unsafe fn new(raw: Raw, verbs: Arc<dyn Verbs>, retention: Arc<Retention>, keep: K) -> Owner<K> {
+    pub(super) unsafe fn new(
+        raw: Raw,
+        verbs: Arc<dyn Verbs>,
+        retention: Arc<Retention>,
+        keep: K,
+    ) -> Owner<K> {
         Owner { raw, verbs, retention, keep: Some(keep) }
     }
 

@@ -36,7 +36,11 @@ impl Srq {
         // SAFETY: the PD is there as long as we have it.
         let raw = unsafe { context.verbs().create_srq(pd.raw(), &mut attr) };
         let raw = raw.map_err(|errno| {
-            VerbsError::new(Verb::CreateSrq, format!("{}: {max_wr} WRs of {max_sge} SGEs", context.name()), errno)
+            VerbsError::new(
+                Verb::CreateSrq,
+                format!("{}: {max_wr} WRs of {max_sge} SGEs", context.name()),
+                errno,
+            )
         })?;
         // SAFETY: made just now, for us.
         let owner = unsafe { context.own(Raw::Srq(raw), pd.clone()) };

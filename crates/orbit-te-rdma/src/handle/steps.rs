@@ -140,7 +140,8 @@ impl InitStep {
             qp_access_flags: self.access.bits(),
             ..Default::default()
         };
-        let mask = Mask::IBV_QP_STATE | Mask::IBV_QP_PORT | Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_ACCESS_FLAGS;
+        let mask =
+            Mask::IBV_QP_STATE | Mask::IBV_QP_PORT | Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_ACCESS_FLAGS;
         (attr, mask)
     }
 }

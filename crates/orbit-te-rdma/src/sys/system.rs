@@ -232,7 +232,10 @@ unsafe impl Verbs for SystemVerbs {
         Errno::check(unsafe { op!((*qp).context, bind_mw(qp, mw, bind), libc::EOPNOTSUPP) })
     }
 
-    unsafe fn create_comp_channel(&self, context: *mut ibv_context) -> Result<NonNull<ibv_comp_channel>, Errno> {
+    unsafe fn create_comp_channel(
+        &self,
+        context: *mut ibv_context,
+    ) -> Result<NonNull<ibv_comp_channel>, Errno> {
         // SAFETY: the trait's promise.
         some(unsafe { ibv_create_comp_channel(context) })
     }
@@ -285,7 +288,11 @@ unsafe impl Verbs for SystemVerbs {
         unsafe { op!((*cq).context, poll_cq(cq, most, wc), -libc::EOPNOTSUPP) }
     }
 
-    unsafe fn create_qp(&self, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<NonNull<ibv_qp>, Errno> {
+    unsafe fn create_qp(
+        &self,
+        pd: *mut ibv_pd,
+        attr: &mut ibv_qp_init_attr,
+    ) -> Result<NonNull<ibv_qp>, Errno> {
         // SAFETY: the trait's promise.
         some(unsafe { ibv_create_qp(pd, attr) })
     }
@@ -329,7 +336,11 @@ unsafe impl Verbs for SystemVerbs {
         unsafe { op!((*qp).context, post_recv(qp, wr, bad), libc::EOPNOTSUPP) }
     }
 
-    unsafe fn create_srq(&self, pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Result<NonNull<ibv_srq>, Errno> {
+    unsafe fn create_srq(
+        &self,
+        pd: *mut ibv_pd,
+        attr: &mut ibv_srq_init_attr,
+    ) -> Result<NonNull<ibv_srq>, Errno> {
         // SAFETY: the trait's promise.
         some(unsafe { ibv_create_srq(pd, attr) })
     }
@@ -340,7 +351,12 @@ unsafe impl Verbs for SystemVerbs {
     }
 
     #[inline]
-    unsafe fn post_srq_recv(&self, srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: &mut *mut ibv_recv_wr) -> c_int {
+    unsafe fn post_srq_recv(
+        &self,
+        srq: *mut ibv_srq,
+        wr: *mut ibv_recv_wr,
+        bad: &mut *mut ibv_recv_wr,
+    ) -> c_int {
         // SAFETY: the trait's promise.
         unsafe { op!((*srq).context, post_srq_recv(srq, wr, bad), libc::EOPNOTSUPP) }
     }
@@ -356,7 +372,9 @@ fn with_device<T>(name: &str, look: impl FnOnce(*mut ibv_device) -> T) -> Result
     let mut devices = places.by_ref().map(|at| unsafe { *list.as_ptr().add(at) });
     let found = devices.find(|device| {
         // SAFETY: the device is in the list, and its name ends with a zero.
-        let found = unsafe { NonNull::new(ibv_get_device_name(*device).cast_mut()).map(|n| CStr::from_ptr(n.as_ptr())) };
+        let found = unsafe {
+            NonNull::new(ibv_get_device_name(*device).cast_mut()).map(|n| CStr::from_ptr(n.as_ptr()))
+        };
         found.is_some_and(|found| found.to_bytes() == name.as_bytes())
     });
     let looked = found.map(look);

@@ -104,7 +104,10 @@ pub unsafe trait Verbs: Send + Sync {
     unsafe fn bind_mw(&self, qp: *mut ibv_qp, mw: *mut ibv_mw, bind: &mut ibv_mw_bind) -> Result<(), Errno>;
 
     /// Makes a completion channel.
-    unsafe fn create_comp_channel(&self, context: *mut ibv_context) -> Result<NonNull<ibv_comp_channel>, Errno>;
+    unsafe fn create_comp_channel(
+        &self,
+        context: *mut ibv_context,
+    ) -> Result<NonNull<ibv_comp_channel>, Errno>;
 
     /// The descriptor that becomes readable with a completion event. The channel's; nobody else closes it.
     unsafe fn comp_channel_fd(&self, channel: *mut ibv_comp_channel) -> RawFd {
@@ -141,10 +144,19 @@ pub unsafe trait Verbs: Send + Sync {
     unsafe fn poll_cq(&self, cq: *mut ibv_cq, most: c_int, wc: *mut ibv_wc) -> c_int;
 
     /// Makes a QP. The attributes come back with what was really given.
-    unsafe fn create_qp(&self, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<NonNull<ibv_qp>, Errno>;
+    unsafe fn create_qp(
+        &self,
+        pd: *mut ibv_pd,
+        attr: &mut ibv_qp_init_attr,
+    ) -> Result<NonNull<ibv_qp>, Errno>;
 
     /// Changes a QP's state and attributes.
-    unsafe fn modify_qp(&self, qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), Errno>;
+    unsafe fn modify_qp(
+        &self,
+        qp: *mut ibv_qp,
+        attr: &mut ibv_qp_attr,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<(), Errno>;
 
     /// Reads a QP's state and attributes.
     unsafe fn query_qp(
@@ -164,11 +176,20 @@ pub unsafe trait Verbs: Send + Sync {
     unsafe fn post_recv(&self, qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: &mut *mut ibv_recv_wr) -> c_int;
 
     /// Makes a queue of receives for several QPs.
-    unsafe fn create_srq(&self, pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Result<NonNull<ibv_srq>, Errno>;
+    unsafe fn create_srq(
+        &self,
+        pd: *mut ibv_pd,
+        attr: &mut ibv_srq_init_attr,
+    ) -> Result<NonNull<ibv_srq>, Errno>;
 
     /// Frees an SRQ; `EBUSY` while a QP uses it.
     unsafe fn destroy_srq(&self, srq: *mut ibv_srq) -> Result<(), Errno>;
 
     /// Posts a chain of receives to an SRQ, as [`Verbs::post_send`].
-    unsafe fn post_srq_recv(&self, srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: &mut *mut ibv_recv_wr) -> c_int;
+    unsafe fn post_srq_recv(
+        &self,
+        srq: *mut ibv_srq,
+        wr: *mut ibv_recv_wr,
+        bad: &mut *mut ibv_recv_wr,
+    ) -> c_int;
 }
