@@ -22,7 +22,7 @@ pub mod completion;
 pub mod device;
 pub mod error;
 #[cfg(feature = "testing")]
-pub mod fake {}
+pub mod fake;
 pub mod handle;
 pub mod sys;
 pub mod sysfs;
