@@ -8,4 +8,5 @@ pub mod gid;
 pub mod handshake;
 pub mod rails;
 pub mod reaction;
+pub mod split;
 pub mod status;
