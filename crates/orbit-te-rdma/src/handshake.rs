@@ -15,12 +15,16 @@
 //! - A connection belongs to the life of the peer that the control link was made with. Once the link is lost, or another life is at its
 //!   end, the connection is over, since revocations and closes travel there.
 //! - An attempt's QPs are destroyed before the next attempt's are made, and are used for no other.
+//! - What offers and answers hold is chosen by the side that answers ([`judge_offer`]) and checked by the side that offered
+//!   ([`judge_answer`]).
 //! - Whatever is waited for has an end ([`Machine::patience`]), and after a failure the next attempt comes after a pause that grows.
 
 mod machine;
 mod pace;
 mod table;
+mod terms;
 
 pub use machine::{Action, Fault, Input, Machine, Say};
 pub use pace::{Pace, Timed};
 pub use table::{Blame, Event, Next, Row, State, Step, row};
+pub use terms::{Meeting, Terms, Unfit, answer, judge_answer, judge_offer, offer};

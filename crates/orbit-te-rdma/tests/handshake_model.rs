@@ -204,8 +204,11 @@ impl World {
             }
             let waits = side.machine.patience(&Pace::default()).is_some();
             // Whoever is refused asks again for ever: after some attempts it has shown all that it can do.
-            let asks = side.machine.state() == State::Waiting && (!given_up || side.arrays.len() < 3);
-            if waits && (asks || budget.timeouts > 0) {
+            let may_pass = match side.machine.state() {
+                State::Waiting => !given_up || side.arrays.len() < 4,
+                _ => budget.timeouts > 0,
+            };
+            if waits && may_pass {
                 moves.push(Move::Time(at));
             }
             if budget.kills > 0 {
@@ -421,6 +424,7 @@ fn a_step_fails_and_something_times_out() {
 fn a_side_gives_up() {
     check(Budget { disconnects: 1, failures: 1, ..NONE });
     check(Budget { disconnects: 1, timeouts: 1, ..NONE });
+    check(Budget { disconnects: 1, losses: 1, ..NONE });
 }
 
 #[test]

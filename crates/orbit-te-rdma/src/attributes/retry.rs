@@ -72,8 +72,8 @@ impl Retry {
     }
 }
 
-/// The longest that stays within `share`, which is the part of a transfer's deadline that a QP may take to give up: at least three
-/// quarters of it, up to the longest that is ever asked for, which is 60 seconds. Among those of about one length the one with most
+/// The longest that stays within `share`, which is the part of a transfer's deadline that a QP may take to give up: at least two
+/// thirds of it, up to the longest that is ever asked for, which is 60 seconds. Among those of about one length the one with most
 /// tries. [`Retry::least`] where the share is shorter than that takes: then the transfer's own deadline comes first.
 pub fn retry_for(share: Duration) -> Retry {
     let all = (Retry::LEAST_TIMEOUT..=Retry::MOST_TIMEOUT).flat_map(|timeout| {

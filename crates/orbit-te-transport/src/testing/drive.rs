@@ -9,6 +9,7 @@ use crate::op::{LinkId, Op, Token};
 use crate::progress::{Arm, Completion, Event, Progress};
 use crate::testing::harness::Harness;
 use crate::testing::ledger::Stage;
+use orbit_te_memory::{MemoryError, Region, Registry};
 use std::time::{Duration, Instant};
 
 /// The budget of an ordinary poll.
@@ -123,7 +124,11 @@ impl Harness<'_> {
         }
         for event in progress.events.drain(..) {
             if self.events.len() < 40 {
-                self.events.push(format!("{:>6} ms {event:?}", self.began.elapsed().as_millis()));
+                let what = match &event {
+                    Event::Control { link, bytes } => format!("Control of {link:?}: {} bytes", bytes.len()),
+                    other => format!("{other:?}"),
+                };
+                self.events.push(format!("{:>6} ms {what}", self.began.elapsed().as_millis()));
             }
             match event {
                 Event::LinkUp { link } => {
@@ -299,13 +304,38 @@ impl Harness<'_> {
             if let Some(key) = memory.remote {
                 self.here.domain.forget(key);
             }
-            if let Err(why) = memory.side.registry.retire(&memory.region, Duration::ZERO) {
+            if let Err(why) = self.retire(&memory.side.registry, &memory.region) {
                 self.fail(&format!("{} can't be retired: {why}", memory.name));
             }
             if let Err(why) = memory.side.domain.deregister(&memory.region, memory.local) {
                 self.fail(&format!("{} can't be deregistered: {why}", memory.name));
             }
         }
+    }
+}
+
+impl Harness<'_> {
+    /// Retires a region that no op in flight touches. Whoever was given a way to it of his own may have to say first that he has it no
+    /// more, so both sides work meanwhile.
+    ///
+    /// # Errors
+    /// What the registry says after [`Harness::limit`].
+    pub fn retire(&mut self, registry: &Registry, region: &Region) -> Result<(), MemoryError> {
+        if registry.retire(region, Duration::ZERO).is_ok() {
+            return Ok(());
+        }
+        let limit = self.limit;
+        std::thread::scope(|scope| {
+            let retiring = scope.spawn(|| registry.retire(region, limit));
+            while !retiring.is_finished() {
+                self.step();
+                pause(20);
+            }
+            match retiring.join() {
+                Ok(answer) => answer,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
     }
 }
 

@@ -42,9 +42,9 @@ pub fn retired_region_is_refused(pair: &mut dyn Pair) {
         h.expect_success(&[op]);
     }
     h.run_until("the lease is given back", |h| h.memory(theirs).region.leases() == 0);
-    let limit = h.limit();
     let memory = h.memory(theirs);
-    if let Err(why) = memory.side.registry.retire(&memory.region, limit) {
+    let (registry, region) = (memory.side.registry.clone(), memory.region.clone());
+    if let Err(why) = h.retire(&registry, &region) {
         h.fail(&format!("no op is in flight, and retiring failed: {why}"));
     }
     for kind in kinds(&h) {
