@@ -4,7 +4,7 @@
 use crate::config::RdmaConfig;
 use crate::device::{DeviceLimits, LinkLayer, PortState};
 use crate::error::VerbsError;
-use crate::handle::{Context, Pd};
+use crate::handle::{Context, Pd, Retention};
 use crate::sys::Verbs;
 use orbit_te_wire::rdma::{self, Features, MAX_GIDS, MAX_RAILS, Rail, Side, SideLimits};
 use parking_lot::Mutex;
@@ -119,6 +119,12 @@ impl Adapters {
     /// Ports and devices that can't be used, each with its reason.
     pub fn refused(&self) -> &[String] {
         &self.refused
+    }
+
+    /// What could not be freed, of each device; to be swept now and then. Each list outlives its device where it is kept.
+    pub fn retentions(&self) -> Vec<Arc<Retention>> {
+        let first = self.adapters.iter().filter(|adapter| adapter.is_first_of_device());
+        first.map(|adapter| adapter.pd.context().retention().clone()).collect()
     }
 
     /// The settings by which they were opened.

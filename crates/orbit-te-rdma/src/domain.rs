@@ -24,6 +24,11 @@ impl RdmaDomain {
         RdmaDomain { registrations: Arc::new(Registrations::new(adapters)) }
     }
 
+    /// The rails that it registers on.
+    pub fn adapters(&self) -> &Arc<Adapters> {
+        self.registrations.adapters()
+    }
+
     pub(crate) fn registrations(&self) -> &Arc<Registrations> {
         &self.registrations
     }
