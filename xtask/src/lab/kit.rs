@@ -9,13 +9,16 @@ use anyhow::{Context, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 11] = [
     "busybox-static",
     "ibverbs-providers",
     "ibverbs-utils",
     "iproute2",
     "perftest",
+    "qemu-system-common",
+    "qemu-system-data",
     "qemu-system-x86",
+    "seabios",
     "xz-utils",
     "zstd",
 ];
@@ -139,6 +142,10 @@ impl Kit {
 
     fn works(&self) -> anyhow::Result<()> {
         capture(self.qemu()?.arg("--version"))?;
+        // What every guest begins with.
+        for file in ["usr/share/seabios/bios-256k.bin", "usr/share/qemu/pvh.bin"] {
+            ensure!(self.root.join(file).is_file(), "QEMU's {file} is missing");
+        }
         self.busybox()?;
         self.providers()?;
         for (_, path) in self.guest_programs()? {

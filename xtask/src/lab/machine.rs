@@ -86,9 +86,9 @@ impl Machine {
         qemu.arg("-initrd").arg(path_of(&image));
         qemu.arg("-serial").arg(format!("file:{}", path_of(&console).display()));
         qemu.args(["-device", "virtio-serial-pci"]);
-        for (name, file) in [("stream", &stream), ("files", &files)] {
+        for (number, name, file) in [(1, "stream", &stream), (2, "files", &files)] {
             qemu.arg("-chardev").arg(format!("file,id={name},path={}", path_of(file).display()));
-            qemu.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
+            qemu.args(["-device", &format!("virtserialport,nr={number},chardev={name}")]);
         }
         for (number, Plug { socket, mac }) in plugs.iter().enumerate() {
             let socket = socket.as_raw_fd();
