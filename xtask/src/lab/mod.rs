@@ -5,6 +5,7 @@
 
 mod boot;
 mod bzimage;
+mod cases;
 mod cpio;
 mod image;
 mod kernel;
@@ -12,6 +13,8 @@ mod kit;
 mod machine;
 mod modules;
 mod run;
+mod suite;
+mod test_binary;
 mod topology;
 mod transcript;
 
@@ -34,6 +37,10 @@ pub(crate) enum LabCommand {
     ///
     /// Exits with the command's own code; with 124 when it was ended at its limit, and with 125 when there is no code.
     Run(run::RunArgs),
+    /// Run the lab's cases, one boot for each topology.
+    ///
+    /// Exits with 0 when all passed, 1 when one failed, and 2 when there can be no lab here.
+    Test(suite::SuiteArgs),
 }
 
 pub(crate) fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
@@ -43,7 +50,13 @@ pub(crate) fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
             eprintln!("lab: {error:#}");
             Ok(ExitCode::from(run::NO_CODE))
         }),
+        LabCommand::Test(args) => Ok(alone("lab test", suite::run(args)?)),
     }
+}
+
+/// The cases on Debian 12's own kernel, for the test command.
+pub(crate) fn step() -> anyhow::Result<Outcome> {
+    suite::run(&suite::SuiteArgs { kernel: Choice::Stable, filter: None })
 }
 
 fn prepare(kernel: Choice) -> Outcome {

@@ -28,13 +28,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, default_value = "rails")]
     topo: Topology,
     /// Processors of a guest.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = Hardware::USUAL.processors)]
     smp: u32,
     /// Memory of a guest in MiB.
-    #[arg(long, default_value_t = 1024)]
+    #[arg(long, default_value_t = Hardware::USUAL.memory_mib)]
     mem: u32,
     /// The rails' MTU. With 4200, RDMA's is 4096.
-    #[arg(long, default_value_t = 4200)]
+    #[arg(long, default_value_t = Hardware::USUAL.mtu)]
     mtu: u32,
     /// A program of the host that the guest gets, with the libraries it needs.
     #[arg(long, value_name = "PATH", value_parser = |text: &str| program_at(Path::new(text)))]
@@ -80,13 +80,13 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let lab = Lab::obtain(args.kernel)?;
     let hosts = plan.topology.hosts();
     let mut printer = Printer { names: hosts.len() > 1, lines: vec![Vec::new(); hosts.len()] };
-    let mut ends = vec![None; hosts.len()];
+    let mut ends = vec![Ended::Never; hosts.len()];
     let machines = lab.boot(&plan, |place, event| {
         match event {
             Event::Output(bytes) => printer.print(hosts[place].name, place, &bytes)?,
             Event::End(_, ended) => {
                 printer.finish(hosts[place].name, place)?;
-                ends[place] = Some(ended);
+                ends[place] = ended;
             }
             Event::Ready | Event::Begin(_) | Event::Over => {}
         }
@@ -99,12 +99,12 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             save(machine, &out)?;
         }
         let own = match ended {
-            Some(Ended::Code(code)) => code,
-            Some(Ended::AtLimit) => {
+            Ended::Code(code) => code,
+            Ended::AtLimit => {
                 eprintln!("lab: the command was ended after {} s", args.timeout);
                 AT_LIMIT
             }
-            None => {
+            Ended::Never => {
                 eprintln!("lab: the guest gave no exit code; {}", last_words(machine)?.trim_end());
                 NO_CODE
             }

@@ -23,6 +23,18 @@ pub(super) enum Ended {
     Code(u8),
     /// It was ended at its limit.
     AtLimit,
+    /// Not at all: its guest ended first.
+    Never,
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ended::Code(code) => write!(f, "ended with {code}"),
+            Ended::AtLimit => f.write_str("was ended at its limit"),
+            Ended::Never => f.write_str("came to no end: the guest ended first"),
+        }
+    }
 }
 
 const MARK: &[u8] = b"\x1elab ";

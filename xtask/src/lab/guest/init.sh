@@ -28,7 +28,7 @@ set -a
 set +a
 ip link set lo up
 cd /tmp
-(set -x; . /lab/topology.sh; lay) > /out/topology.txt 2>&1 || cat /out/topology.txt >&3
+bash -ex -c '. /lab/topology.sh; lay' > /out/topology.txt 2>&1 || cat /out/topology.txt >&3
 . /lab/library.sh
 
 # Runs a command, and ends whatever of it is left: a command is a process group.

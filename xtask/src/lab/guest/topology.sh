@@ -68,7 +68,7 @@ END
 mend_rail() {
   local n=$1
   if [ "$LAB_TOPOLOGY" = two-vm ]; then
-    mend_end $n ${LAB_HOST} $([ "$LAB_HOST" = a ] && echo 1 || echo 2)
+    mend_end $n $LAB_HOST $([ "$LAB_HOST" = a ] && echo 1 || echo 2)
     return
   fi
   local table=$((100 + 2 * n)) a b
@@ -96,7 +96,7 @@ mend_end() {
 # The cables between two guests, told apart by their last digit: 0 and 1 are the rails, 9 is `ctl`.
 lay_links() {
   local path mac digit
-  for path in /sys/class/net/*; do
+  for path in /sys/class/net/eth*; do
     read -r mac < $path/address
     digit=${mac##*:0}
     case $digit in
