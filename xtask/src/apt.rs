@@ -51,8 +51,13 @@ impl Lists {
         let lines =
             releases.iter().map(|release| format!("deb [signed-by={KEYS}] {mirror} {release} main\n"));
         std::fs::write(folder.join("sources.list"), lines.collect::<String>())?;
-        println!("fetching the lists of Debian's {}", releases.join(" and "));
-        succeed(lists.apt("apt-get").args(["update", "-q=2"]))?;
+        let releases = releases.join(" and ");
+        println!("fetching the lists of Debian's {releases}");
+        let fetched = lists.apt("apt-get").args(["update", "-q=2", "--error-on=any"]).status()?;
+        anyhow::ensure!(
+            fetched.success(),
+            "apt can't fetch the lists of {releases}; what it says of that stands above"
+        );
         Ok(lists)
     }
 

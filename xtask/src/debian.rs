@@ -55,8 +55,9 @@ fn fill(part: &Path, bundle: &Bundle<'_>) -> anyhow::Result<()> {
     let debs = part.join("packages");
     std::fs::create_dir_all(&debs)?;
     let mut download = bundle.lists.apt("apt-get");
-    download.args(["download", "-q", "-o", "APT::Sandbox::User=root"]).args(&packages).current_dir(&debs);
-    succeed(&mut download)?;
+    download.args(["download", "-q=2", "-o", "APT::Sandbox::User=root"]).args(&packages).current_dir(&debs);
+    let fetched = download.status().context("apt-get could not be started")?;
+    anyhow::ensure!(fetched.success(), "apt can't fetch its packages; what it says of that stands above");
     for entry in std::fs::read_dir(&debs)? {
         succeed(program("dpkg").arg("-x").arg(entry?.path()).arg(part))?;
     }

@@ -99,7 +99,7 @@ impl Lab {
 
 /// What a guest that came to no end left to be read: the last lines of its console, and QEMU's words.
 pub(super) fn last_words(machine: &Machine) -> anyhow::Result<String> {
-    const LINES: usize = 25;
+    const LINES: usize = 60;
     let console = machine.console()?;
     let lines: Vec<&str> = console.lines().collect();
     let mut text = format!(

@@ -54,10 +54,10 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         binary: Some(TestBinary {
-            name: "golden",
-            build: &["--package", "orbit-te-wire", "--test", "golden"],
+            name: "limits",
+            build: &["--package", "orbit-te-wire", "--test", "limits"],
         }),
-        ..shows(None, "test-binary", "golden")
+        ..shows(None, "test-binary", "limits")
     },
     shows(Rails, "ports", "for port in rxe_a0 rxe_b0 rxe_a1 rxe_b1; do port_is $port ACTIVE; done"),
     shows(Rails, "write-rail-0-ipv4", "measure ib_write_bw 0 4 65536 200"),
@@ -86,6 +86,7 @@ pub(super) const CASES: &[Case] = &[
         "losses",
         "tc qdisc add dev pb0 root netem loss 1%
          measure ib_write_bw 0 4 65536 200
+         tc -s qdisc show dev pb0 | grep 'dropped [1-9]'
          tc qdisc del dev pb0 root",
     ),
     // The last of its boot, since nothing comes after it, and of one from which no file is wanted.

@@ -61,7 +61,7 @@ impl Kernel {
         }
         let bundle = Bundle {
             what: format!("Linux {version}"),
-            size: "about 70 to 100 MB to fetch, 80 MB on disk, 20 s",
+            size: "70 to 110 MB to fetch, 70 MB on disk, 15 s",
             packages: vec![package],
             lists: &lists,
             with_libraries: false,

@@ -59,7 +59,7 @@ impl Kit {
         let unpack = || {
             let bundle = Bundle {
                 what: "QEMU with what its guests run".to_string(),
-                size: "about 40 MB to fetch, 150 MB on disk, 20 s",
+                size: "about 40 MB to fetch, 100 MB on disk, 10 s",
                 packages: PACKAGES.map(str::to_string).to_vec(),
                 lists: &Lists::of_system(),
                 with_libraries: true,

@@ -77,8 +77,9 @@ fn group(lab: &Lab, cases: &[&Case], counts: &mut Counts) -> anyhow::Result<()> 
     let machines = lab.boot(&plan, |place, event| {
         match event {
             Event::Ready => {
+                let guest = if hosts.len() > 1 { format!(" {}", hosts[place].name) } else { String::new() };
                 let ready = boot.elapsed().as_secs_f64();
-                println!("{}: guest {} is ready after {ready:.1} s", plan.topology.name(), hosts[place].name);
+                println!("{}: guest{guest} ready after {ready:.1} s", plan.topology.name());
             }
             Event::Begin(number) => {
                 current[place] = Some(number);
