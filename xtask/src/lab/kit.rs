@@ -5,7 +5,7 @@ use crate::apt::{self, Lists};
 use crate::debian::{self, Bundle, libraries_in};
 use crate::process::{capture, program};
 use crate::tools::cache_dir;
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -70,7 +70,7 @@ impl Kit {
         if let Err(why) = unpack() {
             // Lists of yesterday name packages that are no longer there.
             println!("{why:#}");
-            apt::refresh().with_context(|| format!("{why:#}"))?;
+            apt::refresh().map_err(|remedy| anyhow!("{why:#} ({remedy})"))?;
             unpack()?;
         }
         Ok(kit)
