@@ -12,6 +12,8 @@ pub(super) struct Case {
     pub(super) script: &'static str,
     /// A test binary that the script needs.
     pub(super) binary: Option<TestBinary>,
+    /// Files of the repository that it needs: where they are in the guest, and here.
+    pub(super) brings: &'static [(&'static str, &'static str)],
     /// The seconds after which it is ended.
     pub(super) limit: u64,
     /// How it is to end, in every guest.
@@ -31,7 +33,16 @@ pub(super) struct TestBinary {
 
 /// A script that is to succeed.
 const fn shows(topology: Topology, name: &'static str, script: &'static str) -> Case {
-    Case { topology, name, script, binary: Option::None, limit: 30, ends: Ended::Code(0), leaves: &[] }
+    Case {
+        topology,
+        name,
+        script,
+        binary: Option::None,
+        brings: &[],
+        limit: 30,
+        ends: Ended::Code(0),
+        leaves: &[],
+    }
 }
 
 /// A script that is to end so, soon.
@@ -49,8 +60,12 @@ pub(super) const CASES: &[Case] = &[
     ends("hangs", "sleep 1000 & sleep 1000", Ended::AtLimit),
     shows(None, "nothing-left-of-it", "! ps | grep '[s]leep 1000'"),
     Case {
+        brings: &[("/tmp/in/manifest", "Cargo.toml"), ("/tmp/guest", "xtask/src/lab/guest")],
+        ..shows(None, "files-in", "grep workspace /tmp/in/manifest; cmp /tmp/guest/init.sh /init")
+    },
+    Case {
         leaves: &[("a/text", "from the guest\n"), ("empty", "")],
-        ..shows(None, "files", "mkdir /out/a; echo from the guest > /out/a/text; : > /out/empty")
+        ..shows(None, "files-out", "mkdir /out/a; echo from the guest > /out/a/text; : > /out/empty")
     },
     Case {
         binary: Some(TestBinary {

@@ -9,7 +9,7 @@ use super::machine::{Hardware, Machine};
 use super::test_binary;
 use super::topology::{Host, Topology};
 use super::transcript::{Ended, Event};
-use crate::process::{capture, program};
+use crate::process::{capture, program, root};
 use crate::step::{Outcome, say_skipped};
 use anyhow::ensure;
 use std::time::{Duration, Instant};
@@ -131,6 +131,9 @@ fn plan(cases: &[&Case]) -> anyhow::Result<Plan> {
     for binary in cases.iter().filter_map(|case| case.binary) {
         carried.programs.push((binary.name.to_string(), test_binary::build(binary)?));
     }
+    for (to, from) in cases.iter().flat_map(|case| case.brings) {
+        carried.files.push((to.to_string(), root().join(from)));
+    }
     let task = |case: &&Case| Task {
         script: format!("set -e\n{}", case.script),
         limit: Duration::from_secs(case.limit),
@@ -240,7 +243,7 @@ mod tests {
 
     #[test]
     fn files_must_be_there_and_right() {
-        let files = case("none/files");
+        let files = case("none/files-out");
         let good = seen(Ended::Code(0));
         let found = |text: &'static str| {
             faults(files, Topology::None.hosts(), &[&good], move |path| {

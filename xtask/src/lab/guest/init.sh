@@ -10,7 +10,6 @@ mount -t devtmpfs dev /dev
 mkdir -p /dev/shm /dev/pts /tmp /run /out
 mount -t devpts pts /dev/pts
 mount -t tmpfs shm /dev/shm
-mount -t tmpfs tmp /tmp
 ln -s /proc/self/fd /dev/fd
 ulimit -l unlimited
 dmesg -n 4 # the console is for what goes wrong
