@@ -1,7 +1,8 @@
-//! Compilers from Debian's archive, unpacked into the user's cache folder beside the system and not installed into it. Rule: a
-//! folder appears whole or not at all, and one that works is used again.
+//! Packages from Debian's archive, compilers above all, unpacked into the user's cache folder beside the system and not installed
+//! into it. Rule: a folder appears whole or not at all, and one that works is used again.
 
-use crate::process::{answers, capture, program, succeed};
+use crate::apt::{self, Lists};
+use crate::process::{capture, program, succeed};
 use crate::tools::cache_dir;
 use anyhow::Context;
 use std::ffi::OsString;
@@ -14,13 +15,17 @@ pub(crate) struct Bundle<'a> {
     pub(crate) what: String,
     /// How much is fetched and unpacked, for the same line.
     pub(crate) size: &'static str,
-    /// Packages with their exact versions, `NAME=VERSION`.
+    /// Packages with their exact versions, `NAME=VERSION`, or without where any version will do.
     pub(crate) packages: Vec<String>,
-    /// Whether what was unpacked into a folder works.
-    pub(crate) works: &'a dyn Fn(&Path) -> anyhow::Result<()>,
+    /// Where apt finds them.
+    pub(crate) lists: &'a Lists,
+    /// Whether those libraries come along that they need and that are not installed.
+    pub(crate) with_libraries: bool,
+    /// Makes what was unpacked into a folder ready, if there is anything to do, and fails unless it works.
+    pub(crate) finish: &'a dyn Fn(&Path) -> anyhow::Result<()>,
 }
 
-/// Downloads a bundle, with those libraries it needs that are not installed, and unpacks it into `root`.
+/// Downloads a bundle and unpacks it into `root`.
 pub(crate) fn unpack(bundle: &Bundle<'_>, root: &Path) -> anyhow::Result<()> {
     let part = root.with_extension(format!("part-{}", std::process::id()));
     println!("{} is not here: unpacking Debian's packages of it into {}", bundle.what, root.display());
@@ -41,54 +46,35 @@ pub(crate) fn unpack(bundle: &Bundle<'_>, root: &Path) -> anyhow::Result<()> {
 
 fn fill(part: &Path, bundle: &Bundle<'_>) -> anyhow::Result<()> {
     let mut packages = bundle.packages.clone();
-    let plan = capture(
-        program("apt-get")
-            .args(["install", "--simulate", "--yes", "--allow-downgrades", "--no-install-recommends"])
-            .args(&packages),
-    )?;
-    packages.extend(missing_libraries(&plan, &packages));
+    if bundle.with_libraries {
+        let mut plan = bundle.lists.apt("apt-get");
+        plan.args(["install", "--simulate", "--yes", "--allow-downgrades", "--no-install-recommends"]);
+        let plan = capture(plan.args(&packages))?;
+        packages.extend(missing_libraries(&plan, &packages));
+    }
     let debs = part.join("packages");
     std::fs::create_dir_all(&debs)?;
-    let mut download = program("apt-get");
-    download.args(["download", "-q", "-o", "APT::Sandbox::User=root"]).args(&packages).current_dir(&debs);
-    succeed(&mut download)?;
+    let mut download = bundle.lists.apt("apt-get");
+    download.args(["download", "-q=2", "-o", "APT::Sandbox::User=root"]).args(&packages).current_dir(&debs);
+    let fetched = download.status().context("apt-get could not be started")?;
+    anyhow::ensure!(fetched.success(), "apt can't fetch its packages; what it says of that stands above");
     for entry in std::fs::read_dir(&debs)? {
         succeed(program("dpkg").arg("-x").arg(entry?.path()).arg(part))?;
     }
     std::fs::remove_dir_all(&debs)?;
-    (bundle.works)(part)
+    (bundle.finish)(part)
 }
 
 /// The archive's exact version of a package, of the releases that begin so.
 pub(crate) fn version_of(package: &str, begins: &str) -> anyhow::Result<String> {
-    if !answers(program("apt-get").arg("--version")) || !answers(program("dpkg").arg("--version")) {
-        anyhow::bail!("this is no Debian to take it from");
-    }
-    let look = || {
-        let list = capture(program("apt-cache").args(["madison", package]))?;
-        anyhow::Ok(version_in(&list, begins))
-    };
-    if let Some(version) = look()? {
+    anyhow::ensure!(apt::is_debian(), "this is no Debian to take it from");
+    let lists = Lists::of_system();
+    if let Some(version) = lists.newest(package, begins)? {
         return Ok(version);
     }
-    let uid = capture(program("id").arg("-u"))?;
-    anyhow::ensure!(
-        uid.trim() == "0",
-        "apt's lists name no {package} {begins} (`apt-get update` as root may bring it)"
-    );
-    println!("apt's lists name no {package} {begins}: refreshing them with `apt-get update`");
-    // A list that can't be fetched is no reason to stop: the others may name it.
-    if let Err(error) = succeed(program("apt-get").args(["update", "-q"])) {
-        println!("{error}");
-    }
-    look()?.with_context(|| format!("the archive has no {package} {begins}"))
-}
-
-/// The version in a table as `apt-cache madison` prints it.
-fn version_in(list: &str, begins: &str) -> Option<String> {
-    let versions = list.lines().filter_map(|line| line.split('|').nth(1)).map(str::trim);
-    let mut matching = versions.filter(|version| version.starts_with(&format!("{begins}.")));
-    matching.next().map(str::to_string)
+    println!("apt's lists name no {package} {begins}");
+    apt::refresh().with_context(|| format!("apt's lists name no {package} {begins}"))?;
+    lists.newest(package, begins)?.with_context(|| format!("the archive has no {package} {begins}"))
 }
 
 /// From apt's plan for an installation, the libraries that it would install beside the packages asked for. The C library
@@ -172,7 +158,9 @@ fn unpack_rebuilder(root: &Path) -> anyhow::Result<()> {
         what: format!("Rust {REBUILDING} with its standard library's sources, and clang 19"),
         size: "about 220 MB to fetch, 1.3 GB on disk, a minute",
         packages,
-        works: &works,
+        lists: &Lists::of_system(),
+        with_libraries: true,
+        finish: &works,
     };
     unpack(&bundle, root)
 }
@@ -198,15 +186,6 @@ pub(crate) fn rustc_in(root: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_exact_version_comes_from_the_archives_table() {
-        let list = " rustc-web | 1.96.0+dfsg1-1 | http://archive security/main\n \
-                    rustc-web | 1.85.0+dfsg3-1~deb12u3 | http://archive main\n";
-        assert_eq!(version_in(list, "1.85").as_deref(), Some("1.85.0+dfsg3-1~deb12u3"));
-        assert_eq!(version_in(list, "1.8"), None);
-        assert_eq!(version_in("", "1.85"), None);
-    }
 
     #[test]
     fn libraries_that_are_not_installed_come_along() {

@@ -1,9 +1,11 @@
 //! `cargo xtask`: what a change to this repository needs beside `cargo` itself. One file a command.
 
+mod apt;
 mod bench;
 mod bindings;
 mod debian;
 mod fuzz;
+mod lab;
 mod models;
 mod msrv;
 mod process;
@@ -71,6 +73,9 @@ enum Command {
     ///
     /// Exits with 1 unless the ledger is clean.
     Soak(soak::SoakArgs),
+    /// Run commands and tests on real RDMA verbs, in a guest of QEMU's.
+    #[command(subcommand)]
+    Lab(lab::LabCommand),
     /// One side of a pair that the bench measures; speaks JSON lines on stdin and stdout.
     #[command(hide = true)]
     BenchWorker(bench::WorkerArgs),
@@ -94,6 +99,7 @@ fn main() -> ExitCode {
         Command::Careful => sanitize::run(sanitize::Tool::Careful),
         Command::Miri => sanitize::run(sanitize::Tool::Miri),
         Command::Soak(args) => soak::run(&args),
+        Command::Lab(command) => lab::run(&command),
         Command::SoakWorker(args) => soak::run_worker(&args).map(|()| ExitCode::SUCCESS),
         Command::BenchWorker(args) => bench::run_worker(&args).map(|()| ExitCode::SUCCESS),
     };

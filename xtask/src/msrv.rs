@@ -2,6 +2,7 @@
 //! manifest. That compiler comes from rustup where it is installed, otherwise from Debian's archive, unpacked beside
 //! the system and not installed into it.
 
+use crate::apt::Lists;
 use crate::debian::{self, Bundle, libraries_in, rustc_in};
 use crate::process::{self, capture, cargo, program, succeed};
 use crate::step::{Outcome, alone};
@@ -115,7 +116,9 @@ fn unpack(oldest: &str, root: &Path) -> anyhow::Result<()> {
         what: format!("Rust {oldest}"),
         size: "about 90 MB to fetch, 270 to 400 MB on disk, under a minute",
         packages: names.iter().map(|name| format!("{name}={version}")).collect(),
-        works: &works,
+        lists: &Lists::of_system(),
+        with_libraries: true,
+        finish: &works,
     };
     debian::unpack(&bundle, root)
 }

@@ -6,7 +6,7 @@ use crate::process::{cargo, expect_success, line_of, program, quietly_within, re
 use crate::step::{Ledger, Outcome, SKIP_FILE};
 use crate::tally::Tally;
 use crate::tools::CARGO_DENY;
-use crate::{fuzz, msrv, sim, soak};
+use crate::{fuzz, lab, msrv, sim, soak};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -36,6 +36,7 @@ pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     ledger.step("models in every order", full(|| models::check(Checker::Loom)));
     ledger.step("models in random orders", full(|| models::check(Checker::Shuttle)));
     ledger.step("soak of half a minute", full(soak::smoke));
+    ledger.step("lab", full(lab::step));
     ledger.step("oldest compiler", full(msrv::build));
     ledger.step("fuzz targets build", full(fuzz::build));
     println!("\n{}\n{}", tally.table(), ledger.table());
