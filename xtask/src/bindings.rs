@@ -21,7 +21,10 @@ struct Processor {
 
 const PROCESSORS: &[Processor] = &[
     Processor { name: "x86_64", clang: "" },
-    Processor { name: "aarch64", clang: "--target=aarch64-linux-gnu -isystem /usr/aarch64-linux-gnu/include" },
+    Processor {
+        name: "aarch64",
+        clang: "--target=aarch64-linux-gnu -isystem /usr/aarch64-linux-gnu/include",
+    },
 ];
 
 /// What a build of the real crate needs from Debian.
@@ -71,8 +74,9 @@ fn make(scratch: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
         build.args(["build", "--quiet", "--target-dir"]).arg(&target).current_dir(scratch);
         // A toolchain file or a patch of the workspace has no say outside of it.
         build.env("BINDGEN_EXTRA_CLANG_ARGS", clang).env_remove("CARGO_MANIFEST_DIR");
-        succeed(&mut build)
-            .with_context(|| format!("the real crate does not build here; it needs `apt-get install {PACKAGES}`"))?;
+        succeed(&mut build).with_context(|| {
+            format!("the real crate does not build here; it needs `apt-get install {PACKAGES}`")
+        })?;
         let bindings = std::fs::read_to_string(written_by_build(&target)?)?;
         files.push((ours.join(format!("bindings_{name}.rs")), bindings));
     }
@@ -105,7 +109,10 @@ fn real_source(scratch: &Path) -> anyhow::Result<PathBuf> {
 
 /// The real crate's code, which includes the file of the processor instead of what a build script writes.
 fn with_our_includes(real: &str) -> anyhow::Result<String> {
-    ensure!(real.matches(REAL_INCLUDE).count() == 1, "the real crate does not include its bindings as it did");
+    ensure!(
+        real.matches(REAL_INCLUDE).count() == 1,
+        "the real crate does not include its bindings as it did"
+    );
     let mut includes = String::new();
     let mut others = Vec::new();
     for Processor { name, .. } in PROCESSORS {
@@ -124,7 +131,9 @@ mod tests {
     #[test]
     fn the_include_is_replaced_or_missed_aloud() {
         let ours = with_our_includes(&format!("#![allow(x)]\n{REAL_INCLUDE}struct A;\n")).unwrap();
-        assert!(ours.starts_with("#![allow(x)]\n#[cfg(target_arch = \"x86_64\")]\ninclude!(\"bindings_x86_64.rs\");\n"));
+        assert!(ours.starts_with(
+            "#![allow(x)]\n#[cfg(target_arch = \"x86_64\")]\ninclude!(\"bindings_x86_64.rs\");\n"
+        ));
         assert!(ours.ends_with("struct A;\n"));
         assert!(!ours.contains("OUT_DIR"));
         assert!(with_our_includes("struct A;\n").is_err());
