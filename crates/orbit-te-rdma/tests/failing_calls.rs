@@ -2,6 +2,7 @@
 //! can't be freed is listed with its reason, and nothing is left over after a sweep.
 
 #![cfg(feature = "testing")]
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod support;
 

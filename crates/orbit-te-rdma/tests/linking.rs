@@ -1,6 +1,8 @@
 //! A program with this crate in it starts where libibverbs is missing: it does not ask the loader for it, and shows none of its symbols
 //! to other libraries, which would take ours for the real ones.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
 use object::elf::{DT_NEEDED, FileHeader64};
 use object::read::elf::{Dyn, FileHeader};
 use object::{Endianness, Object, ObjectSymbol};

@@ -2,8 +2,8 @@
 //! of the QP are flushed.
 
 use super::fabric::Mode;
-use super::queue::{Covers, Cqe, MOST_SGES, Receive, Wqe};
-use super::state::{Health, QpState, Reach, State};
+use super::queue::{Covers, Cqe, Receive, Wqe};
+use super::state::{Health, QpState, Reach, Span, State};
 use super::sys::{copy, fill};
 use crate::access::MrAccess;
 use ibverbs_sys::*;
@@ -21,18 +21,6 @@ enum Turn {
 }
 
 use ibv_wc_status::*;
-
-/// Ranges of memory, by their addresses.
-struct Ranges {
-    at: [(u64, u64); MOST_SGES],
-    count: usize,
-}
-
-impl Ranges {
-    fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.at[..self.count].iter().copied()
-    }
-}
 
 /// How long a peer has to answer in all, or for ever.
 pub(super) fn retry_budget(attr: &ibv_qp_attr, seven_is_for_ever: bool) -> Option<Duration> {
@@ -162,37 +150,54 @@ impl State {
 
     /// Moves bytes to or from the peer. Gives the status, or nothing while it waits.
     fn carry_over(&mut self, number: u32, wqe: &Wqe) -> Option<u32> {
-        let reading = wqe.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ;
         let reach = self.reach(number);
         if reach == Reach::Stuck {
             return None;
         }
-        let device = &self.devices[self.qps[number as usize].device as usize];
-        if wqe.length > device.spec.limits.max_message.into() {
+        let qp = &self.qps[number as usize];
+        if wqe.length > self.devices[qp.device as usize].spec.limits.max_message.into() {
             return Some(IBV_WC_LOC_LEN_ERR);
         }
-        let need = if reading { MrAccess::LOCAL_WRITE } else { MrAccess::empty() };
-        let Some(local) = self.local_ranges(number, wqe, need) else { return Some(IBV_WC_LOC_PROT_ERR) };
-        let peer = match reach {
-            Reach::Peer(peer) => peer,
-            Reach::NoSource => return Some(IBV_WC_LOC_QP_OP_ERR),
-            Reach::Nobody | Reach::Stuck => return self.no_answer(number),
+        let mut local = std::mem::take(&mut self.local_ranges);
+        let open = self.find_local(number, wqe, &mut local);
+        let outcome = match (open, reach) {
+            (false, _) => Some(IBV_WC_LOC_PROT_ERR),
+            (true, Reach::Peer(peer)) => {
+                self.qps[number as usize].retry_at = None;
+                self.carry_to(number, peer, wqe, &local)
+            }
+            (true, Reach::NoSource) => Some(IBV_WC_LOC_QP_OP_ERR),
+            (true, Reach::Nobody | Reach::Stuck) => self.no_answer(number),
         };
-        let qp = &mut self.qps[number as usize];
-        qp.retry_at = None;
+        self.local_ranges = local;
+        outcome
+    }
+
+    fn carry_to(&mut self, number: u32, peer: u32, wqe: &Wqe, local: &[Span]) -> Option<u32> {
         match wqe.opcode {
-            ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
-                let (reason, receive) = self.receive(number, peer)?;
-                let Some(receive) = receive else { return Some(reason) };
-                Some(self.send(number, peer, wqe, &local, &receive))
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => {
+                let Some(there) = self.at_peer(peer, wqe) else { return Some(self.refuse(peer)) };
+                self.write(number, wqe, local, there);
+            }
+            ibv_wr_opcode::IBV_WR_RDMA_READ => {
+                if self.too_deep(number, peer) {
+                    return Some(self.refuse_request(peer));
+                }
+                let Some(mut there) = self.at_peer(peer, wqe) else { return Some(self.refuse(peer)) };
+                if self.moves_bytes {
+                    for &(to, length) in local {
+                        copy(there, to, length);
+                        there += length;
+                    }
+                }
             }
             ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => {
-                let Some(there) = self.at_peer(number, peer, wqe) else { return Some(self.refuse(peer)) };
+                let Some(there) = self.at_peer(peer, wqe) else { return Some(self.refuse(peer)) };
                 let (reason, receive) = self.receive(number, peer)?;
                 let Some((receive, covers)) = receive else { return Some(reason) };
-                self.write(number, wqe, &local, there);
+                self.write(number, wqe, local, there);
                 let opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-                let length = wqe.length as u32;
+                let (length, imm) = (wqe.length as u32, Some(wqe.imm));
                 self.end_recv(
                     peer,
                     receive.wr_id,
@@ -200,50 +205,47 @@ impl State {
                     IBV_WC_SUCCESS,
                     length,
                     opcode,
-                    Some(wqe.imm),
+                    imm,
                     wqe.solicited,
                 );
-                Some(IBV_WC_SUCCESS)
             }
-            ibv_wr_opcode::IBV_WR_RDMA_WRITE => {
-                let Some(there) = self.at_peer(number, peer, wqe) else { return Some(self.refuse(peer)) };
-                self.write(number, wqe, &local, there);
-                Some(IBV_WC_SUCCESS)
+            ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
+                let (reason, receive) = self.receive(number, peer)?;
+                let Some((receive, covers)) = receive else { return Some(reason) };
+                let mut there = std::mem::take(&mut self.far_ranges);
+                let status = self.send(number, peer, wqe, local, (receive, covers), &mut there);
+                self.far_ranges = there;
+                return Some(status);
             }
-            ibv_wr_opcode::IBV_WR_RDMA_READ => {
-                if self.too_deep(number, peer) {
-                    return Some(self.refuse_request(peer));
-                }
-                let Some(mut there) = self.at_peer(number, peer, wqe) else { return Some(self.refuse(peer)) };
-                if self.moves_bytes {
-                    for (to, length) in local.iter() {
-                        copy(there, to, length);
-                        there += length;
-                    }
-                }
-                Some(IBV_WC_SUCCESS)
-            }
-            _ => Some(IBV_WC_LOC_QP_OP_ERR),
+            _ => return Some(IBV_WC_LOC_QP_OP_ERR),
         }
+        Some(IBV_WC_SUCCESS)
     }
 
-    /// The memory of a WR's SGEs, if all of it is open to the QP.
-    fn local_ranges(&self, number: u32, wqe: &Wqe, need: MrAccess) -> Option<Ranges> {
+    /// Finds the memory of a WR's SGEs; whether all of it is open to the QP.
+    #[inline]
+    fn find_local(&self, number: u32, wqe: &Wqe, spans: &mut Vec<Span>) -> bool {
+        let reading = wqe.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ;
+        let need = if reading { MrAccess::LOCAL_WRITE } else { MrAccess::empty() };
+        spans.clear();
         let qp = &self.qps[number as usize];
-        let mut ranges = Ranges { at: [(0, 0); MOST_SGES], count: 0 };
-        if !wqe.inline {
-            for sge in qp.sq.sges_of(qp.sq.done).iter().filter(|sge| sge.length > 0) {
-                let length = sge.length.into();
-                ranges.at[ranges.count] = (self.local(sge.lkey, qp.pd, sge.addr, length, need)?, length);
-                ranges.count += 1;
-            }
+        wqe.inline || self.find(qp.sq.sges_of(qp.sq.done), qp.pd, need, spans)
+    }
+
+    #[inline]
+    fn find(&self, sges: &[ibv_sge], pd: u32, need: MrAccess, spans: &mut Vec<Span>) -> bool {
+        for sge in sges.iter().filter(|sge| sge.length > 0) {
+            let length = sge.length.into();
+            let Some(at) = self.local(sge.lkey, pd, sge.addr, length, need) else { return false };
+            spans.push((at, length));
         }
-        Some(ranges)
+        true
     }
 
     /// Where the peer's bytes are, if they are open to the WR. A WR of no bytes needs no key.
-    fn at_peer(&self, number: u32, peer: u32, wqe: &Wqe) -> Option<u64> {
-        let need = match self.qps[number as usize].sq.next().opcode {
+    #[inline]
+    fn at_peer(&self, peer: u32, wqe: &Wqe) -> Option<u64> {
+        let need = match wqe.opcode {
             ibv_wr_opcode::IBV_WR_RDMA_READ => MrAccess::REMOTE_READ,
             _ => MrAccess::REMOTE_WRITE,
         };
@@ -257,7 +259,8 @@ impl State {
         self.remote(wqe.rkey, (qp.pd, peer), wqe.remote_addr, wqe.length, need)
     }
 
-    fn write(&self, number: u32, wqe: &Wqe, local: &Ranges, mut there: u64) {
+    #[inline]
+    fn write(&self, number: u32, wqe: &Wqe, local: &[Span], mut there: u64) {
         if !self.moves_bytes {
             return;
         }
@@ -265,7 +268,7 @@ impl State {
             let sq = &self.qps[number as usize].sq;
             return fill(there, sq.inline_of(sq.done));
         }
-        for (from, length) in local.iter() {
+        for &(from, length) in local {
             copy(from, there, length);
             there += length;
         }
@@ -277,40 +280,41 @@ impl State {
         number: u32,
         peer: u32,
         wqe: &Wqe,
-        local: &Ranges,
-        (receive, covers): &(Receive, Covers),
+        local: &[Span],
+        (receive, covers): (Receive, Covers),
+        there: &mut Vec<Span>,
     ) -> u32 {
         let opcode = ibv_wc_opcode::IBV_WC_RECV;
-        let into = &receive.sges[..receive.count];
+        let qp = &self.qps[peer as usize];
+        let rq = match covers {
+            Covers::SrqRecv(srq) => &self.srqs[srq as usize].rq,
+            _ => &qp.rq,
+        };
+        let into = rq.sges_of(receive.number);
+        there.clear();
         let room: u64 = into.iter().map(|sge| u64::from(sge.length)).sum();
-        if room < wqe.length {
-            self.end_recv(peer, receive.wr_id, *covers, IBV_WC_LOC_LEN_ERR, 0, opcode, None, false);
+        let (theirs, ours) = if room < wqe.length {
+            (IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR)
+        } else if !self.find(into, qp.pd, MrAccess::LOCAL_WRITE, there) {
+            (IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR)
+        } else {
+            (IBV_WC_SUCCESS, IBV_WC_SUCCESS)
+        };
+        if theirs != IBV_WC_SUCCESS {
+            self.end_recv(peer, receive.wr_id, covers, theirs, 0, opcode, None, false);
             self.fail_qp(peer);
-            return IBV_WC_REM_INV_REQ_ERR;
-        }
-        let pd = self.qps[peer as usize].pd;
-        let mut there = Ranges { at: [(0, 0); MOST_SGES], count: 0 };
-        for sge in into.iter().filter(|sge| sge.length > 0) {
-            let length = sge.length.into();
-            let Some(at) = self.local(sge.lkey, pd, sge.addr, length, MrAccess::LOCAL_WRITE) else {
-                self.end_recv(peer, receive.wr_id, *covers, IBV_WC_LOC_PROT_ERR, 0, opcode, None, false);
-                self.fail_qp(peer);
-                return IBV_WC_REM_OP_ERR;
-            };
-            there.at[there.count] = (at, length);
-            there.count += 1;
+            return ours;
         }
         if self.moves_bytes {
-            self.scatter(number, wqe, local, &there);
+            self.scatter(number, wqe, local, there);
         }
         let imm = (wqe.opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_IMM).then_some(wqe.imm);
-        let length = wqe.length as u32;
-        self.end_recv(peer, receive.wr_id, *covers, IBV_WC_SUCCESS, length, opcode, imm, wqe.solicited);
-        IBV_WC_SUCCESS
+        self.end_recv(peer, receive.wr_id, covers, theirs, wqe.length as u32, opcode, imm, wqe.solicited);
+        ours
     }
 
-    fn scatter(&self, number: u32, wqe: &Wqe, local: &Ranges, there: &Ranges) {
-        let mut into = there.iter();
+    fn scatter(&self, number: u32, wqe: &Wqe, local: &[Span], there: &[Span]) {
+        let mut into = there.iter().copied();
         let mut room = (0, 0);
         let mut next_room = |wanted: u64, room: &mut (u64, u64)| {
             if room.1 == 0 {
@@ -332,7 +336,7 @@ impl State {
             }
             return;
         }
-        for (mut from, mut left) in local.iter() {
+        for &(mut from, mut left) in local {
             while left > 0 {
                 let (at, length) = next_room(left, &mut room);
                 copy(from, at, length);

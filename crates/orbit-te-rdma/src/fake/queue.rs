@@ -123,12 +123,11 @@ impl SendQueue {
     }
 }
 
-/// A receive that was taken from its queue.
-#[derive(Clone, Copy)]
+/// A receive that was taken from its queue. Its SGEs stay in their place until its CQE was taken.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Receive {
     pub(super) wr_id: u64,
-    pub(super) count: usize,
-    pub(super) sges: [ibv_sge; MOST_SGES],
+    pub(super) number: u64,
 }
 
 #[derive(Debug)]
@@ -178,13 +177,15 @@ impl RecvQueue {
         if self.is_idle() {
             return None;
         }
-        let at = (self.done & self.mask) as usize;
-        let (wr_id, count) = self.wqes[at];
-        let count = usize::from(count);
-        let mut receive = Receive { wr_id, count, sges: [ibv_sge::default(); MOST_SGES] };
-        receive.sges[..count].copy_from_slice(&self.sges[at * self.max_sge..][..count]);
+        let number = self.done;
         self.done += 1;
-        Some(receive)
+        Some(Receive { wr_id: self.wqes[(number & self.mask) as usize].0, number })
+    }
+
+    /// The SGEs of a receive.
+    pub(super) fn sges_of(&self, number: u64) -> &[ibv_sge] {
+        let at = (number & self.mask) as usize;
+        &self.sges[at * self.max_sge..][..usize::from(self.wqes[at].1)]
     }
 
     /// The CQE of a receive was taken.
@@ -194,10 +195,7 @@ impl RecvQueue {
 
     /// The SGEs of all receives that wait.
     pub(super) fn waiting_sges(&self) -> impl Iterator<Item = &ibv_sge> {
-        (self.done..self.posted).flat_map(|number| {
-            let at = (number & self.mask) as usize;
-            self.sges[at * self.max_sge..][..usize::from(self.wqes[at].1)].iter()
-        })
+        (self.done..self.posted).flat_map(|number| self.sges_of(number))
     }
 
     pub(super) fn clear(&mut self) {

@@ -46,9 +46,15 @@ pub(super) struct State {
     pub(super) cuts: HashSet<(PortAt, PortAt)>,
     /// What binds, for WRs that bind: by QP and number of the WR.
     pub(super) binds: HashMap<(u32, u64), Bind>,
+    /// Room for the ranges of a WR, and for those of a receive.
+    pub(super) local_ranges: Vec<Span>,
+    pub(super) far_ranges: Vec<Span>,
     pub(super) plan: Plan,
     pub(super) violations: Vec<String>,
 }
+
+/// Memory that is open to a WR: where, and how long.
+pub(super) type Span = (u64, u64);
 
 /// A port, by its device's number and its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -311,6 +317,8 @@ impl State {
             late_seq: 0,
             cuts: HashSet::new(),
             binds: HashMap::new(),
+            local_ranges: Vec::new(),
+            far_ranges: Vec::new(),
             plan: Plan::default(),
             violations: Vec::new(),
         }
