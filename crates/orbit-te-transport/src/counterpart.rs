@@ -43,7 +43,7 @@ pub trait Counterpart: Send + Sync {
     ) -> Result<Vec<(&'static str, Vec<u8>)>, TransportError>;
 
     /// Takes bytes that the peer's transport sent by [`Event::Control`](crate::Event::Control), in their order. Whatever of them has to
-    /// wait is bounded by the counterpart.
+    /// wait is bounded by the counterpart. The peer's transport makes a link that broke anew, so it may begin from the beginning.
     ///
     /// # Errors
     /// The peer breaks the rules, or is refused. The session's use of the transport ends by it: [`Counterpart::drop_session`] follows, and
