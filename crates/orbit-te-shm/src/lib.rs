@@ -16,6 +16,7 @@
 
 pub mod config;
 mod copier;
+mod counterpart;
 pub mod domain;
 pub mod door;
 mod entry;

@@ -5,6 +5,7 @@
 
 use crate::config::ShmConfig;
 use crate::copier::{Copier, SHARED_BYTES};
+use crate::counterpart::no_letters;
 use crate::domain::name;
 use crate::entry::{Entry, Shown, shown};
 use crate::link::{Link, State};
@@ -370,6 +371,7 @@ unsafe impl Transport for ShmTransport {
             max_list_bytes: MAX_OP_BYTES,
             max_ops: self.config.max_ops,
             needs_target_cpu: false,
+            moves_by_calls: true,
             admits: true,
             fences: true,
             checksums: false,
@@ -405,7 +407,7 @@ unsafe impl Transport for ShmTransport {
             return Err(TransportError::NoLink { transport: name(self.way) });
         }
         self.disconnect(link, now);
-        Err(TransportError::RefusedByPeer("this transport takes no bytes over the control link".to_string()))
+        Err(no_letters())
     }
 
     unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize {

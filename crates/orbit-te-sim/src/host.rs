@@ -13,7 +13,7 @@ use orbit_te::{Config, MemoryError, Notifications, Region};
 use orbit_te_memory::{Domain, KindSet, LocalKey, Registry, RemoteKey};
 use orbit_te_shm::{Door, ShmDomain, ShmTransport, Way};
 use orbit_te_tcp::{Identity, Incoming, TcpDomain, TcpTransport};
-use orbit_te_transport::{Arm, Progress, Transport};
+use orbit_te_transport::{Arm, Counterpart, Progress, Transport};
 use orbit_te_wire::hello::PRELUDE_BYTES;
 use orbit_te_wire::{Hello, Incarnation, Limits, PeerId, RegionDescriptor, negotiate};
 use std::io::{ErrorKind, Read};
@@ -105,7 +105,7 @@ impl Host {
             domains,
             addresses: vec![address],
             transports,
-            door: door.clone(),
+            counterparts: door.iter().map(|door| door.clone() as Arc<dyn Counterpart>).collect(),
             world: Arc::new(SimWorld { net: net.clone(), life }),
         })
         .expect("descriptors for a process");

@@ -402,6 +402,7 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             max_list_bytes: self.config.chunk_bytes.max(1).min(part_limit(self.config.limits.payload_bytes)),
             max_ops: self.config.max_ops,
             needs_target_cpu: true,
+            moves_by_calls: false,
             admits: true,
             fences: true,
             checksums: true,

@@ -24,6 +24,9 @@ pub struct Capabilities {
     pub max_ops: u32,
     /// Whether the target's CPU takes part in every op.
     pub needs_target_cpu: bool,
+    /// Whether bytes are moved by the calls to the transport, on the thread that makes them: so its ops take that thread's time, one after
+    /// the other, and many are over when the call returns. Otherwise somebody else moves them meanwhile: a device, the kernel, the target.
+    pub moves_by_calls: bool,
     /// Whether the target's registry is asked before memory is touched, so that numbers, generations, keys, rights and ranges are told
     /// apart as it tells them.
     pub admits: bool,

@@ -20,8 +20,20 @@ mod cramped {
             max_list_bytes: 90_000,
             step_bytes: 20_000,
             delay: 5,
+            handshake: false,
         };
         ReferencePair::new(options)
+    }
+
+    orbit_te_transport::conformance_tests!(pair);
+}
+
+/// Its links are made by words over the control link, one from each side, so the harness carries both.
+mod talking {
+    use super::*;
+
+    fn pair() -> ReferencePair {
+        ReferencePair::new(ReferenceOptions { handshake: true, ..ReferenceOptions::default() })
     }
 
     orbit_te_transport::conformance_tests!(pair);
@@ -39,6 +51,7 @@ mod lavish {
             max_list_bytes: 3 << 20,
             step_bytes: u64::MAX,
             delay: 0,
+            handshake: false,
         };
         ReferencePair::new(options)
     }

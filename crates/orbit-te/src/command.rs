@@ -1,6 +1,7 @@
 //! What other threads ask of a worker. Rule: a command owns all that it needs, so that nobody waits for it to be carried out.
 
 use crate::error::Error;
+use crate::letters::Letter;
 use crate::peer::LinkStatus;
 use crate::route::{Description, Plan, Reason, RouteId};
 use crate::router::Reach;
@@ -35,6 +36,8 @@ pub(crate) enum Command {
         address: Vec<u8>,
         reply: oneshot::Sender<Result<(), Reason>>,
     },
+    /// Give a transport that reaches the peer of a link what its counterpart has said.
+    Deliver { link: LinkId, route: RouteId, letter: Letter },
     /// Keep what is known of a peer's region.
     Learn { link: LinkId, key: RemoteKey, reach: Arc<Reach> },
     /// Tell what would be done with such an op.

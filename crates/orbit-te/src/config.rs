@@ -60,6 +60,9 @@ pub struct Config {
     pub shm: Option<ShmConfig>,
     /// Which routes requests may take, and how they are chosen (`docs/routes.md`). Default [`Policy::default`]: whichever is fastest.
     pub policy: Arc<Policy>,
+    /// Transports that a test of this crate adds.
+    #[cfg(test)]
+    pub(crate) extras: Vec<Arc<dyn crate::features::Extra>>,
 }
 
 impl Default for Config {
@@ -84,6 +87,8 @@ impl Default for Config {
             tcp: TcpConfig::default(),
             shm: Some(ShmConfig::default()),
             policy: Arc::default(),
+            #[cfg(test)]
+            extras: Vec::new(),
         }
     }
 }

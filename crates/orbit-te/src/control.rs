@@ -3,8 +3,10 @@
 
 use crate::command::Command;
 use crate::error::Error;
+use crate::features::is_of_one_host;
+use crate::letters::Addressee;
 use crate::peer::{LinkStatus, Peer};
-use crate::route::RouteId;
+use crate::route::{RouteId, RouteSet};
 use crate::session::{self, Session};
 use crate::shared::Shared;
 use crate::worker::Worker;
@@ -162,13 +164,13 @@ async fn connect(
     }
     let (session, queue) = Session::new(accepted.session, peer, address, accepted.terms);
     let worker = shared.next_worker();
-    let status = Arc::new(LinkStatus::new(session.pulse.clone()));
+    let status = Arc::new(LinkStatus::new(&session));
     let lanes = TcpAddress { addresses: vec![address], session: session.id }.encode()?;
     let (reply, link) = oneshot::channel();
     worker.submit_always(Command::Connect { peer, address: lanes, status: status.clone(), reply });
     worker.attend();
     let link = link.await.map_err(|_| Error::Closed)??;
-    let keeper = Keeper { status, worker: worker.clone(), peer, link };
+    let keeper = Keeper { status, worker: worker.clone(), peer, link, routes: shared.joined };
     let heartbeat = shared.config.heartbeat;
     tokio::spawn(keep(Arc::downgrade(shared), keeper, session.clone(), stream, queue, heartbeat));
     let same_host = join(shared, &session, &worker, link).await;
@@ -186,7 +188,7 @@ async fn connect(
 /// Asks a peer where its other transports are met, and reaches it there as well; whether it was met on this host. What does not come of it
 /// in a moment comes later or not at all, and the peer is reached over TCP until then.
 async fn join(shared: &Arc<Shared>, session: &Arc<Session>, worker: &Arc<Worker>, link: LinkId) -> bool {
-    if shared.config.shm.is_none() || !session.terms().features.contains(Features::ADDRESSES) {
+    if shared.joined.is_empty() || !session.terms().features.contains(Features::ADDRESSES) {
         return false;
     }
     let limit = shared.config.control_timeout.min(JOINING);
@@ -199,10 +201,12 @@ async fn join(shared: &Arc<Shared>, session: &Arc<Session>, worker: &Arc<Worker>
             return false;
         }
     };
-    let mut answers = Vec::new();
+    let (mut answers, mut left) = (Vec::new(), shared.joined);
     for address in addresses {
-        // A newer peer may have ways that this side does not know.
-        let Some(route) = RouteId::named(&address.transport) else { continue };
+        // A newer peer may have ways that this side does not know, and each is joined once, but for the base.
+        let known = RouteId::named(&address.transport).filter(|route| left.contains(*route));
+        let Some(route) = known else { continue };
+        left.remove(route);
         let (reply, answer) = oneshot::channel();
         let (peer, address) = (session.peer, address.bytes);
         worker.submit_always(Command::Join { link, peer, route, address, reply });
@@ -213,7 +217,8 @@ async fn join(shared: &Arc<Shared>, session: &Arc<Session>, worker: &Arc<Worker>
     for (route, answer) in answers {
         let name = route.name();
         match timeout(limit, answer).await {
-            Ok(Ok(Ok(()))) => met = true,
+            // Who is met by the others may be anywhere.
+            Ok(Ok(Ok(()))) => met |= is_of_one_host(route),
             Ok(Ok(Err(reason))) => {
                 tracing::info!(peer = %session.peer, route = name, %reason, "a route is not there")
             }
@@ -231,6 +236,8 @@ struct Keeper {
     status: Arc<LinkStatus>,
     worker: Arc<Worker>,
     link: LinkId,
+    /// Which the worker has beside the base.
+    routes: RouteSet,
 }
 
 /// Runs a session that this side opened, and cleans up after it.
@@ -242,9 +249,10 @@ async fn keep(
     queue: tokio::sync::mpsc::Receiver<session::Outgoing>,
     heartbeat: Duration,
 ) {
-    let Keeper { peer, status, worker, link } = keeper;
-    let cause = session::run(session, stream, queue, shared.clone(), heartbeat).await;
-    tracing::info!(%peer, %cause, "session ended");
+    let Keeper { peer, status, worker, link, routes } = keeper;
+    let letters_to = Addressee::Worker { worker: worker.clone(), link, routes, waiting: Arc::default() };
+    let cause = session::run(session.clone(), stream, queue, (shared.clone(), letters_to), heartbeat).await;
+    tracing::info!(%peer, %cause, unknown_letters = session.deafness.unknown(), "session ended");
     status.fail(&format!("peer {peer} is gone: {cause}"));
     worker.submit_always(Command::Disconnect(link));
     worker.attend();
@@ -292,8 +300,10 @@ pub(crate) async fn welcome<S: Accepted>(shared: Weak<Shared>, incoming: Incomin
     };
     if said {
         tracing::info!(peer = %hello.peer, %from, session = %id, "peer connected");
-        let cause = session::run(session, stream, queue, shared.clone(), heartbeat).await;
-        tracing::info!(peer = %hello.peer, %from, session = %id, %cause, "peer left");
+        let letters_to = (shared.clone(), Addressee::Counterparts);
+        let cause = session::run(session.clone(), stream, queue, letters_to, heartbeat).await;
+        let unknown_letters = session.deafness.unknown();
+        tracing::info!(peer = %hello.peer, %from, session = %id, %cause, unknown_letters, "peer left");
     }
     if let Some(shared) = shared.upgrade() {
         shared.admitted.lock().remove(&id);

@@ -127,6 +127,9 @@ impl Core {
                 Command::Join { link, peer, route, address, reply } => {
                     self.router.join(link, peer, route, &address, reply, now);
                 }
+                Command::Deliver { link, route, letter } => {
+                    self.router.deliver(link, route, &letter.bytes, now);
+                }
                 Command::Learn { link, key, reach } => self.router.learn(link, &key, reach),
                 Command::Explain { op, demand, reply } => {
                     // Whoever asked may have given up meanwhile.
@@ -203,6 +206,12 @@ impl Core {
             }
             for event in found.events.drain(..) {
                 self.happened(event);
+            }
+            for mut letter in found.letters.drain(..) {
+                let bytes = std::mem::take(&mut letter.bytes);
+                if !self.links.get(&letter.link).is_some_and(|peer| peer.say(letter.route, bytes)) {
+                    self.router.unsaid(&letter, now);
+                }
             }
             self.found = found;
             self.hand_over(now);
@@ -491,7 +500,7 @@ impl Core {
                     status.down(&error);
                 }
             }
-            // TCP needs no messages of its own on the control link.
+            // What transports say does not come by events.
             Event::Control { .. } => {}
         }
     }

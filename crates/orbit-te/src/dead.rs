@@ -28,6 +28,7 @@ unsafe impl Transport for DeadTransport {
             max_list_bytes: 0,
             max_ops: 0,
             needs_target_cpu: false,
+            moves_by_calls: false,
             admits: false,
             fences: false,
             checksums: false,

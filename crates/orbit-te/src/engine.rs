@@ -5,7 +5,9 @@ use crate::builder::{EngineBuilder, check, reachable_at};
 use crate::clock;
 use crate::config::Config;
 use crate::control::{ControlThread, Target};
+use crate::counterparts::Counterparts;
 use crate::error::Error;
+use crate::features::Features;
 use crate::list::Layout;
 use crate::mailbox::Inbox;
 use crate::notification::Notifications;
@@ -15,7 +17,6 @@ use crate::region::Slice;
 use crate::retention::Retention;
 use crate::route::ReasonCounts;
 use crate::router::Router;
-use crate::same_host::Neighbours;
 use crate::segment::Segment;
 use crate::serving::{Door, Server};
 use crate::session::Session;
@@ -23,10 +24,9 @@ use crate::shared::{EVICTION, Parts, Shared};
 use crate::transfer::Transfer;
 use crate::worker::Worker;
 use crate::world::Os;
-use orbit_te_memory::{Domain, Registry};
-use orbit_te_shm::{ShmDomain, ShmTransport, Way};
-use orbit_te_tcp::{Identity, Listener, TcpDomain, TcpTransport};
-use orbit_te_transport::{OpKind, Transport, TransportError};
+use orbit_te_memory::Registry;
+use orbit_te_tcp::{Identity, Listener};
+use orbit_te_transport::{OpKind, TransportError};
 use orbit_te_wire::limits::MAX_NAME_BYTES;
 use orbit_te_wire::{PeerId, SegmentToken};
 use parking_lot::Mutex;
@@ -44,7 +44,7 @@ const FAREWELL_LIMIT: Duration = Duration::from_millis(100);
 struct Threads {
     control: ControlThread,
     door: Option<Door>,
-    neighbours: Option<Neighbours>,
+    counterparts: Counterparts,
     joins: Vec<JoinHandle<()>>,
 }
 
@@ -71,7 +71,7 @@ impl Engine {
         check(&config)?;
         let identity = Identity::random()?;
         let registry = Registry::with_limit(config.registration_limit.clone());
-        let domains = domains(&config);
+        let features = Features::of(&config);
         let listener = config.listen.map(|at| Listener::bind(at, &config.tcp)).transpose()?;
         let addresses = match &listener {
             Some(listener) if config.advertise.is_empty() => reachable_at(listener.address()?)?,
@@ -82,18 +82,19 @@ impl Engine {
         let (inbox, receiver) = Inbox::new(config.queued_notifications);
         let inbox = Arc::new(inbox);
         let counts = Arc::<ReasonCounts>::default();
-        let neighbours = match &config.shm {
+        let met = match &listener {
+            Some(_) => features.counterparts(&registry)?,
             // Who is not listened for is not met either: sessions are opened at the listening port.
-            Some(shm) if listener.is_some() => Some(Neighbours::start(shm, &registry)?),
-            _ => None,
+            None => Vec::new(),
         };
+        let counterparts = Counterparts::start(&met)?;
         let mut joins = Vec::new();
         let mut workers = Vec::new();
         let mut servers = Vec::new();
         // What was started ends by itself when this function fails half-way: nobody holds it.
         let result = (|| -> Result<(), Error> {
             for n in 0..config.workers {
-                let router = router(&config, identity, &registry, &counts)?;
+                let router = router(&features, &config, (identity, &registry), &counts)?;
                 let (worker, join) =
                     Worker::start(format!("orbit-te-work-{n}"), router, &config, retention.clone())?;
                 workers.push(worker);
@@ -111,7 +112,7 @@ impl Engine {
             config,
             identity,
             registry,
-            domains,
+            domains: features.domains(),
             addresses,
             workers,
             servers,
@@ -119,7 +120,7 @@ impl Engine {
             world: Arc::new(Os),
             eviction: EVICTION,
             retention,
-            door: neighbours.as_ref().map(|neighbours| neighbours.door().clone()),
+            counterparts: met,
             counts,
             mail: (inbox, receiver),
         });
@@ -129,7 +130,7 @@ impl Engine {
             (Err(error), door) => (Some(error), door.ok().flatten()),
             (Ok(()), Err(error)) => (Some(error), None),
         };
-        let threads = Mutex::new(Some(Threads { control, door, neighbours, joins }));
+        let threads = Mutex::new(Some(Threads { control, door, counterparts, joins }));
         let engine = Engine { owner: Arc::new(Owner { shared, threads }) };
         match failed {
             // Dropping the engine ends the threads that did start.
@@ -296,9 +297,7 @@ impl Engine {
         self.refuse_more();
         shared.workers.iter().for_each(|w| w.stop());
         shared.servers.iter().for_each(|s| s.stop());
-        if let Some(neighbours) = &mut threads.neighbours {
-            neighbours.stop();
-        }
+        threads.counterparts.stop();
         for join in threads.joins {
             // The last handle may be dropped by what one of these threads drops; it ends by itself then.
             if join.thread().id() != std::thread::current().id() && join.join().is_err() {
@@ -332,32 +331,14 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// The domains of the transports, the base's last: in the order of [`router`].
-fn domains(config: &Config) -> Vec<Arc<dyn Domain>> {
-    let mut domains: Vec<Arc<dyn Domain>> = Vec::new();
-    if let Some(shm) = &config.shm {
-        for way in [Way::Mapping, Way::Kernel] {
-            domains.push(Arc::new(ShmDomain::new(way, shm.share_parts)));
-        }
-    }
-    domains.push(Arc::new(TcpDomain));
-    domains
-}
-
 /// The transports of one worker.
 fn router(
+    features: &Features,
     config: &Config,
-    identity: Identity,
-    registry: &Registry,
+    (identity, registry): (Identity, &Registry),
     counts: &Arc<ReasonCounts>,
 ) -> Result<Router, Error> {
-    let mut transports: Vec<Box<dyn Transport>> = Vec::new();
-    if let Some(shm) = &config.shm {
-        for way in [Way::Mapping, Way::Kernel] {
-            transports.push(Box::new(ShmTransport::new(shm.clone(), way)?));
-        }
-    }
-    transports.push(Box::new(TcpTransport::new(config.tcp, identity, registry)?));
+    let transports = features.transports(identity, registry)?;
     let router = Router::new(transports, config.policy.clone(), counts.clone(), clock::now());
     Ok(router.map_err(|source| TransportError::Io { what: "a worker's event queue".to_string(), source })?)
 }

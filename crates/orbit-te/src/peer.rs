@@ -2,6 +2,7 @@
 //! engine; when its session ends it is gone for good, and opening its segment again makes a new one.
 
 use crate::pulse::Pulse;
+use crate::route::RouteId;
 use crate::session::Session;
 use crate::worker::Worker;
 use nix::errno::Errno;
@@ -9,19 +10,25 @@ use orbit_te_transport::{LinkId, TransportError};
 use orbit_te_wire::{Incarnation, PeerId};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What is known of a link.
-#[derive(Debug)]
 pub(crate) struct LinkStatus {
     cause: Mutex<Option<Arc<str>>>,
     /// That of the peer's control link.
     pub(crate) pulse: Arc<Pulse>,
+    /// By which transports speak to the peer; it may have ended.
+    session: Weak<Session>,
 }
 
 impl LinkStatus {
-    pub(crate) fn new(pulse: Arc<Pulse>) -> LinkStatus {
-        LinkStatus { cause: Mutex::default(), pulse }
+    pub(crate) fn new(session: &Arc<Session>) -> LinkStatus {
+        LinkStatus { cause: Mutex::default(), pulse: session.pulse.clone(), session: Arc::downgrade(session) }
+    }
+
+    /// Has something said to the counterpart of a route's transport; whether it will be written. Never waits.
+    pub(crate) fn say(&self, route: RouteId, bytes: Vec<u8>) -> bool {
+        self.session.upgrade().is_some_and(|session| session.say(route.name(), bytes))
     }
 
     pub(crate) fn up(&self) {

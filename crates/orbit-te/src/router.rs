@@ -11,12 +11,15 @@ mod carry;
 mod choose;
 mod flight;
 mod leg;
+mod letters;
 
 use crate::dead::DeadTransport;
+use crate::features::is_of_one_host;
 use crate::route::{Caps, Policy, Prior, Rates, Reason, ReasonCounts, Refusal, RouteId, Ruleset};
 use choose::Recent;
 use flight::Flights;
 use leg::{Leg, Legs};
+use letters::Outgoing;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use orbit_te_memory::{KindSet, RemoteKey};
 use orbit_te_transport::{
@@ -58,6 +61,8 @@ pub(crate) struct Found {
     pub(crate) done: Vec<Done>,
     /// Of the base.
     pub(crate) events: Vec<Event>,
+    /// What transports have to say to their counterparts.
+    pub(crate) letters: Vec<Outgoing>,
 }
 
 /// What a joined route has come to: up, or why not.
@@ -66,16 +71,17 @@ pub(crate) type Joined = oneshot::Sender<Result<(), Reason>>;
 impl Found {
     /// Buffers with room for so many ends.
     pub(crate) fn with_capacity(ends: usize) -> Found {
-        Found { done: Vec::with_capacity(ends), events: Vec::new() }
+        Found { done: Vec::with_capacity(ends), events: Vec::new(), letters: Vec::new() }
     }
 
     pub(crate) fn clear(&mut self) {
         self.done.clear();
         self.events.clear();
+        self.letters.clear();
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.done.is_empty() && self.events.is_empty()
+        self.done.is_empty() && self.events.is_empty() && self.letters.is_empty()
     }
 }
 
@@ -97,7 +103,7 @@ impl Route {
         Route {
             id: RouteId::named(can.name).unwrap_or(RouteId::TCP),
             caps: Caps::of(&can, KindSet::HOST),
-            is_own_work: !can.needs_target_cpu,
+            is_own_work: can.moves_by_calls,
             transport,
             under_way: 0,
             looked: now,
@@ -132,6 +138,8 @@ pub(crate) struct Router {
     progress: Progress,
     /// Of the base, until they are asked for.
     events: Vec<Event>,
+    /// Of all, likewise.
+    letters: Vec<Outgoing>,
 }
 
 impl Router {
@@ -177,6 +185,7 @@ impl Router {
             ops: Vec::with_capacity(64),
             progress: Progress::with_capacity(BUDGET),
             events: Vec::new(),
+            letters: Vec::new(),
         })
     }
 
@@ -199,6 +208,7 @@ impl Router {
             ops: Vec::new(),
             progress: Progress::default(),
             events: Vec::new(),
+            letters: Vec::new(),
         }
     }
 
@@ -212,6 +222,7 @@ impl Router {
         self.recent = None;
         self.again.clear();
         self.done.clear();
+        self.letters.clear();
         self.flights = Flights::new(0);
         self.peers.clear();
     }
@@ -225,15 +236,17 @@ impl Router {
         self.peers.get_mut(link.slot as usize)?.as_mut().filter(|legs| legs.link == link)
     }
 
-    /// What the base can do, and what all of them can: what fits one fits each.
+    /// What the base can do, and what all of them can: what fits one fits each. Lists that fit those which take lists; the planner has
+    /// another route for them where one takes none.
     pub(crate) fn capabilities(&self) -> Capabilities {
         let all = || self.routes.iter().map(|route| route.transport.capabilities());
+        let lists = || all().filter(|can| can.max_pieces > 0);
         let base = self.routes.last().map(|base| base.transport.capabilities());
         let base = base.unwrap_or_else(|| DeadTransport.capabilities());
         Capabilities {
             max_op_bytes: all().map(|can| can.max_op_bytes).min().unwrap_or(0),
-            max_pieces: all().map(|can| can.max_pieces).min().unwrap_or(0),
-            max_list_bytes: all().map(|can| can.max_list_bytes).min().unwrap_or(0),
+            max_pieces: lists().map(|can| can.max_pieces).min().unwrap_or(0),
+            max_list_bytes: lists().map(|can| can.max_list_bytes).min().unwrap_or(0),
             ..base
         }
     }
@@ -284,8 +297,10 @@ impl Router {
         match self.routes[at].transport.connect(peer, address, now) {
             Ok(own) => {
                 self.routes[at].joining.push((own, told));
+                // It may have something to say at once.
+                self.routes[at].looked = now.checked_sub(LOOK).unwrap_or(now);
                 if let Some(place) = self.peer(link).and_then(|legs| legs.legs.get_mut(at)) {
-                    *place = Some(Leg::new(route, own, true, &settings, now));
+                    *place = Some(Leg::new(route, own, is_of_one_host(route), &settings, now));
                 }
             }
             Err(error) => {
@@ -321,7 +336,7 @@ impl Router {
 
     /// The same for a caller that does not sleep: what the next poll need not look at, it does not.
     pub(crate) fn due(&mut self, now: Instant) -> Arm {
-        if !self.done.is_empty() {
+        if !self.done.is_empty() || !self.letters.is_empty() {
             return Arm::Ready;
         }
         let mut earliest = None;

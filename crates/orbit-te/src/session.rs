@@ -2,6 +2,7 @@
 //! another thread gets its answer by a channel, and everybody who waits is told when the session ends.
 
 use crate::error::Error;
+use crate::letters::{self, Addressee, Deafness};
 use crate::pulse::Pulse;
 use crate::shared::Shared;
 use crate::world::ControlLink;
@@ -45,6 +46,7 @@ pub(crate) struct Session {
     next: AtomicU64,
     gone: OnceLock<Arc<str>>,
     pub(crate) pulse: Arc<Pulse>,
+    pub(crate) deafness: Deafness,
 }
 
 impl Session {
@@ -66,6 +68,7 @@ impl Session {
             next: AtomicU64::new(1),
             gone: OnceLock::new(),
             pulse: Arc::new(Pulse::new()),
+            deafness: Deafness::default(),
         };
         (Arc::new(session), queue)
     }
@@ -117,6 +120,17 @@ impl Session {
         }
     }
 
+    /// Says something in the name of a transport; whether it will be written. Never waits.
+    pub(crate) fn say(&self, transport: &str, bytes: Vec<u8>) -> bool {
+        match self.message(&Control::Transport { transport: transport.to_string(), bytes }) {
+            Ok(message) => self.gone.get().is_none() && self.outgoing.try_send(message).is_ok(),
+            Err(error) => {
+                tracing::warn!(peer = %self.peer, transport, %error, "a transport says what can't be written");
+                false
+            }
+        }
+    }
+
     /// Says goodbye, if there is room for it.
     pub(crate) fn goodbye(&self, reason: &str) {
         if let Ok(Outgoing::Message(bytes)) = self.message(&Control::Goodbye { reason: reason.to_string() }) {
@@ -164,14 +178,14 @@ pub(crate) async fn run(
     session: Arc<Session>,
     link: ControlLink,
     queue: mpsc::Receiver<Outgoing>,
-    shared: Weak<Shared>,
+    (shared, letters_to): (Weak<Shared>, Addressee),
     heartbeat: Duration,
 ) -> Arc<str> {
     let ControlLink { reader, writer, signs } = link;
     // In order, here and below: which of two causes is told when both are there is then no chance.
     let cause = tokio::select! {
         biased;
-        cause = read(&session, reader, &signs, &shared, heartbeat) => cause,
+        cause = read(&session, reader, &signs, (&shared, &letters_to), heartbeat) => cause,
         cause = write(writer, queue) => cause,
     };
     session.end(&cause);
@@ -196,10 +210,10 @@ async fn write(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Ou
 }
 
 async fn read(
-    session: &Session,
+    session: &Arc<Session>,
     mut reader: impl AsyncRead + Unpin,
     signs: &(dyn Fn() -> Option<StreamSigns> + Sync),
-    shared: &Weak<Shared>,
+    (shared, letters_to): (&Weak<Shared>, &Addressee),
     heartbeat: Duration,
 ) -> String {
     let heard = AtomicBool::new(true);
@@ -211,7 +225,7 @@ async fn read(
             };
             heard.store(true, Ordering::Relaxed);
             session.pulse.heard();
-            if let Some(cause) = handle(session, message, shared).await {
+            if let Some(cause) = handle(session, message, shared, letters_to).await {
                 return cause;
             }
         }
@@ -276,7 +290,12 @@ async fn receive(reader: &mut (impl AsyncRead + Unpin), limit: usize) -> Result<
 }
 
 /// Takes one message; the cause, if it ends the session.
-async fn handle(session: &Session, message: Control, shared: &Weak<Shared>) -> Option<String> {
+async fn handle(
+    session: &Arc<Session>,
+    message: Control,
+    shared: &Weak<Shared>,
+    letters_to: &Addressee,
+) -> Option<String> {
     let refused =
         |request, code, reason: &str| Control::Refused { request, code, reason: reason.to_string() };
     let closed = |request| refused(request, RefusalCode::ShuttingDown, "the engine is shutting down");
@@ -300,7 +319,9 @@ async fn handle(session: &Session, message: Control, shared: &Weak<Shared>) -> O
             session.answered(request, message);
             return None;
         }
-        Control::Transport { .. } => return None,
+        Control::Transport { transport, bytes } => {
+            return letters::take(session, letters_to, shared, (&transport, bytes)).await;
+        }
         Control::Goodbye { reason } => return Some(format!("it closed the session: {reason}")),
     };
     let answer = match session.message(&answer) {

@@ -7,14 +7,16 @@ use crate::command::Command;
 use crate::config::Config;
 use crate::control::{self, Target};
 use crate::error::Error;
+use crate::features;
 use crate::grants::Exposed;
+use crate::letters::Voice;
 use crate::mailbox::Inbox;
 use crate::notification::Notification;
 use crate::peer::Peer;
 use crate::pending::{Pending, thread_waker};
 use crate::receipt::Requests;
 use crate::retention::Retention;
-use crate::route::{MAX_ROUTES, Reason, ReasonCounts, RouteId};
+use crate::route::{MAX_ROUTES, Reason, ReasonCounts, RouteId, RouteSet};
 use crate::router::Reach;
 use crate::segment::{Inner, Segment};
 use crate::serving::{Held, Server};
@@ -23,8 +25,8 @@ use crate::transfer::{Part, Timing, Transfer, TransferState};
 use crate::worker::Worker;
 use crate::world::World;
 use orbit_te_memory::{Domain, Registry, RemoteKey};
-use orbit_te_shm::{Door, Obstacle, ShmDomain, Way};
 use orbit_te_tcp::Identity;
+use orbit_te_transport::Counterpart;
 use orbit_te_wire::{Control, Incarnation, PeerId, RegionDescriptor, SessionId, TransportAddress};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
@@ -60,8 +62,10 @@ pub(crate) struct Shared {
     pub(crate) eviction: Duration,
     pub(crate) exposed: RwLock<HashMap<String, Exposed>>,
     pub(crate) retention: Arc<Retention>,
-    /// Lets processes of this host in; none where they are not, or nobody is.
-    pub(crate) door: Option<Arc<Door>>,
+    /// What peers reach beside the lanes; none where nobody is let in.
+    pub(crate) counterparts: Vec<Arc<dyn Counterpart>>,
+    /// The routes that peers are joined by, which is all but the base.
+    pub(crate) joined: RouteSet,
     /// How often routes were not taken.
     pub(crate) counts: Arc<ReasonCounts>,
     /// Peers that this side opened a session to.
@@ -89,7 +93,7 @@ pub(crate) struct Parts {
     /// How long the serving threads may take to close lanes.
     pub(crate) eviction: Duration,
     pub(crate) retention: Arc<Retention>,
-    pub(crate) door: Option<Arc<Door>>,
+    pub(crate) counterparts: Vec<Arc<dyn Counterpart>>,
     pub(crate) counts: Arc<ReasonCounts>,
     /// Where notifications come in and go out.
     pub(crate) mail: (Arc<Inbox>, mpsc::Receiver<Notification>),
@@ -109,10 +113,12 @@ impl Shared {
             world,
             eviction,
             retention,
-            door,
+            counterparts,
             counts,
             mail: (inbox, receiver),
         } = parts;
+        let base = domains.len().saturating_sub(1);
+        let joined = domains[..base].iter().filter_map(|domain| RouteId::named(domain.name())).collect();
         let admission = Admission::new(config.queued_transfers, config.queued_requests);
         Arc::new(Shared {
             admission,
@@ -129,7 +135,8 @@ impl Shared {
             eviction,
             exposed: RwLock::new(HashMap::new()),
             retention,
-            door,
+            counterparts,
+            joined,
             counts,
             peers: Mutex::new(Vec::new()),
             opening: Mutex::new(HashMap::new()),
@@ -155,27 +162,30 @@ impl Shared {
         if let Some(server) = self.server_for(session) {
             server.drop_session(session);
         }
-        if let Some(door) = &self.door {
-            door.drop_session(session);
-        }
+        self.counterparts.iter().for_each(|counterpart| counterpart.drop_session(session));
     }
 
     /// Where the peer of a session, which it opened to this side, meets transports of ours beside the lanes.
-    pub(crate) fn addresses_for(&self, session: &Session) -> Vec<TransportAddress> {
-        let Some(door) = &self.door else { return Vec::new() };
+    pub(crate) fn addresses_for(&self, session: &Arc<Session>) -> Vec<TransportAddress> {
+        let mut all = Vec::new();
         if !self.admitted.lock().contains_key(&session.id) {
-            return Vec::new();
+            return all;
         }
-        let address = door.admit(session.id, session.peer);
-        match address.and_then(|address| Ok(address.encode()?)) {
-            Ok(bytes) => [RouteId::SHM, RouteId::PROCESS_VM]
-                .map(|route| TransportAddress { transport: route.name().to_string(), bytes: bytes.clone() })
-                .to_vec(),
-            Err(error) => {
-                tracing::warn!(%error, "a peer is not told of the ways on this host");
-                Vec::new()
+        for (at, counterpart) in self.counterparts.iter().enumerate() {
+            let Some(&name) = counterpart.names().first().filter(|_| !session.deafness.is_deaf(at)) else {
+                continue;
+            };
+            match counterpart.admit(session.id, session.peer, Arc::new(Voice::new(session, name))) {
+                Ok(addresses) => {
+                    all.extend(addresses.into_iter().map(|(transport, bytes)| TransportAddress {
+                        transport: transport.to_string(),
+                        bytes,
+                    }))
+                }
+                Err(error) => tracing::warn!(%error, transport = name, "a peer is not told of a way to here"),
             }
         }
+        all
     }
 
     /// Closes the lanes of peers that hold such memory; how long that may take at most. The serving threads never wait for
@@ -360,25 +370,11 @@ impl Shared {
             let Some(route) = RouteId::named(domain.name()) else { continue };
             // One key for all, so that an op needs no other one when it takes another route.
             let obstacle = match domain.import(descriptor) {
-                Ok(same) if same == key => self.obstacle(route, descriptor),
+                Ok(same) if same == key => features::obstacle(route, descriptor),
                 Ok(_) | Err(_) => Some(Reason::NotOffered),
             };
             obstacles[route.index()] = obstacle;
         }
         Ok((key, obstacles))
-    }
-
-    fn obstacle(&self, route: RouteId, descriptor: &RegionDescriptor) -> Option<Reason> {
-        let way = match route {
-            RouteId::SHM => Way::Mapping,
-            RouteId::PROCESS_VM => Way::Kernel,
-            _ => return None,
-        };
-        ShmDomain::new(way, false).obstacle(descriptor).map(|obstacle| match obstacle {
-            Obstacle::NotOffered => Reason::NotOffered,
-            Obstacle::NotShareable => Reason::NotShared,
-            Obstacle::PartOfBuffer => Reason::PartOfBuffer,
-            Obstacle::WriteOnly => Reason::WriteOnly,
-        })
     }
 }

@@ -12,10 +12,9 @@ use crate::serving::{self, Server};
 use crate::shared::{Parts, Shared};
 use crate::worker::Worker;
 use orbit_te_memory::{Domain, Registry};
-use orbit_te_shm::Door;
 use orbit_te_tcp::net::{Net, Stream};
 use orbit_te_tcp::{Identity, Incoming, TcpTransport};
-use orbit_te_transport::{Mailbox, Transport, TransportError};
+use orbit_te_transport::{Counterpart, Mailbox, Transport, TransportError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,8 +36,8 @@ pub struct Materials {
     pub addresses: Vec<SocketAddr>,
     /// The transports for its own transfers, the one that reaches everybody last.
     pub transports: Vec<Box<dyn Transport>>,
-    /// Lets others of its host in; polled by the simulation.
-    pub door: Option<Arc<Door>>,
+    /// What peers reach beside the lanes; polled by the simulation.
+    pub counterparts: Vec<Arc<dyn Counterpart>>,
     /// Its control links and random numbers.
     pub world: Arc<dyn World>,
 }
@@ -56,7 +55,8 @@ impl Process {
     /// # Errors
     /// [`Error::Transport`] when the system gives no descriptors.
     pub fn new(materials: Materials) -> Result<Process, Error> {
-        let Materials { config, identity, registry, domains, addresses, transports, door, world } = materials;
+        let Materials { config, identity, registry, domains, addresses, transports, counterparts, world } =
+            materials;
         let retention = Arc::<Retention>::default();
         let (inbox, receiver) = Inbox::new(config.queued_notifications);
         let inbox = Arc::new(inbox);
@@ -78,7 +78,7 @@ impl Process {
             // The serving transport gets its turn after the call that asks for it.
             eviction: Duration::ZERO,
             retention,
-            door,
+            counterparts,
             counts: Arc::default(),
             mail: (inbox, receiver),
         });

@@ -37,7 +37,9 @@ pub trait Pair {
     fn connect(&mut self) -> LinkId;
 
     /// Lets every target make progress once, without blocking. Does not touch the initiator, except by
-    /// [`Transport::deliver`].
+    /// [`Transport::deliver`]: so the counterparts' answers to what was carried to them ([`Pair::carry`]) reach it. They are in order, and
+    /// not given to it by `carry` itself, since the initiator is not to hear an answer while it still speaks. What it says to them is the
+    /// pair's to look at: the links of answers that it does not take are closed, which the harness sees by their ops.
     fn pump(&mut self);
 
     /// Makes this link fail abruptly, as if its cables had been cut, from any state; for a moment only, so that trying
@@ -70,7 +72,8 @@ pub trait Pair {
         None
     }
 
-    /// Carries the bytes of an [`Event::Control`](crate::Event::Control) of the initiator to the counterpart at the target.
+    /// Carries the bytes of an [`Event::Control`](crate::Event::Control) of the initiator to the counterpart at the target
+    /// ([`Counterpart::deliver`](crate::Counterpart::deliver)). Keeps what that answers for the next [`Pair::pump`].
     fn carry(&mut self, _link: LinkId, _bytes: Vec<u8>) {
         panic!("this transport sends control bytes, so its pair must implement `carry`")
     }

@@ -51,6 +51,8 @@ pub struct ReferenceOptions {
     pub step_bytes: u64,
     /// How often a target is served before it begins with an op.
     pub delay: u32,
+    /// Whether a link is made by words over the control link, one from each side.
+    pub handshake: bool,
 }
 
 impl Default for ReferenceOptions {
@@ -62,6 +64,7 @@ impl Default for ReferenceOptions {
             max_list_bytes: 1 << 20,
             step_bytes: 128 << 10,
             delay: 1,
+            handshake: false,
         }
     }
 }
@@ -87,9 +90,22 @@ enum LinkState {
     Up,
 }
 
+/// How far the two sides are with their words, where they need some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Words {
+    None,
+    Asked,
+    Answered,
+}
+
+/// The words.
+pub(super) const HELLO: &[u8] = b"hello";
+pub(super) const WELCOME: &[u8] = b"welcome";
+
 struct Link {
     target: usize,
     state: LinkState,
+    words: Words,
     waiting: VecDeque<Op>,
 }
 
@@ -148,6 +164,7 @@ impl Reference {
             let Some(state) = self.links.get_mut(&link) else { continue };
             let was_up =
                 std::mem::replace(&mut state.state, LinkState::Opening { since: now }) == LinkState::Up;
+            state.words = Words::None;
             self.end_all(link, OpErrorCode::LinkBroken);
             if was_up {
                 let source = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
@@ -159,7 +176,12 @@ impl Reference {
             self.links.iter().filter(|(_, l)| l.state != LinkState::Up).map(|(id, _)| *id).collect();
         for id in opening {
             let Some(link) = self.links.get_mut(&id) else { continue };
-            if link.target < self.cable.targets {
+            if link.target < self.cable.targets && self.options.handshake && link.words != Words::Answered {
+                if link.words == Words::None {
+                    link.words = Words::Asked;
+                    out.events.push(Event::Control { link: id, bytes: HELLO.to_vec() });
+                }
+            } else if link.target < self.cable.targets {
                 link.state = LinkState::Up;
                 let (target, delay) = (link.target, self.options.delay);
                 let requests = link.waiting.drain(..).map(|op| Request::new(op, target, delay));
@@ -234,6 +256,7 @@ unsafe impl Transport for Reference {
             max_list_bytes: self.options.max_list_bytes,
             max_ops: self.options.max_ops,
             needs_target_cpu: true,
+            moves_by_calls: false,
             admits: true,
             fences: true,
             checksums: true,
@@ -249,12 +272,23 @@ unsafe impl Transport for Reference {
         self.next_link += 1;
         let id = LinkId { slot: 0, generation: self.next_link * 2 };
         let state = LinkState::Opening { since: now };
-        self.links.insert(id, Link { target: usize::from(target), state, waiting: VecDeque::new() });
+        let (target, words) = (usize::from(target), Words::None);
+        self.links.insert(id, Link { target, state, words, waiting: VecDeque::new() });
         Ok(id)
     }
 
-    fn deliver(&mut self, _link: LinkId, _bytes: &[u8], _now: Instant) -> Result<(), TransportError> {
-        Err(TransportError::NoLink { transport: NAME })
+    fn deliver(&mut self, link: LinkId, bytes: &[u8], now: Instant) -> Result<(), TransportError> {
+        let known = self.links.get_mut(&link).ok_or(TransportError::NoLink { transport: NAME })?;
+        match (bytes, known.words) {
+            (WELCOME, Words::Asked) => known.words = Words::Answered,
+            // The link was cut after it had asked: the answer to its next question comes.
+            (WELCOME, _) => {}
+            _ => {
+                self.disconnect(link, now);
+                return Err(TransportError::RefusedByPeer("it says what it should not".to_string()));
+            }
+        }
+        Ok(())
     }
 
     unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize {
@@ -292,13 +326,19 @@ unsafe impl Transport for Reference {
         let mut sink = [0; 64];
         while matches!(self.wake.read(&mut sink), Ok(count) if count > 0) {}
         let state = lock(&self.cable.state);
-        let reachable = |link: &Link| link.state != LinkState::Up && link.target < self.cable.targets;
+        let reachable = |link: &Link| link.target < self.cable.targets;
+        let may_go_on = |link: &Link| {
+            let asked = self.options.handshake && link.words == Words::Asked;
+            link.state != LinkState::Up && reachable(link) && !asked
+        };
         let ready = !self.done.is_empty() || !state.replies.is_empty() || !state.cut.is_empty();
-        if ready || self.links.values().any(reachable) {
+        if ready || self.links.values().any(may_go_on) {
             return Arm::Ready;
         }
         let given_up = |link: &Link| match link.state {
-            LinkState::Opening { since } if !link.waiting.is_empty() => Some((since + PATIENCE).max(now)),
+            LinkState::Opening { since } if !link.waiting.is_empty() && !reachable(link) => {
+                Some((since + PATIENCE).max(now))
+            }
             _ => None,
         };
         Arm::Sleep { fd: Some(self.wake.as_raw_fd()), until: self.links.values().filter_map(given_up).min() }

@@ -184,8 +184,9 @@ impl Router {
             }
             route.looked = now;
             any |= self.poll_one(at, now);
-            found.events.append(&mut self.events);
         }
+        found.events.append(&mut self.events);
+        found.letters.append(&mut self.letters);
         while let Some(token) = self.again.pop_front() {
             any = true;
             if !self.try_again(token, now) {
@@ -226,6 +227,10 @@ impl Router {
         }
         let base = self.routes.len() - 1;
         for event in progress.events.drain(..) {
+            if let Event::Control { link, bytes } = event {
+                self.says(at, link, bytes);
+                continue;
+            }
             self.happened(at, &event, now);
             if at == base {
                 self.events.push(event);
@@ -287,7 +292,10 @@ impl Router {
                 if self.routes[at].is_own_work {
                     self.own_work_end = now;
                 }
-                let reason = reason(error);
+                let mut reason = reason(error);
+                if reason.is_none() && error.code == OpErrorCode::NoLink && self.is_cut(at, kind.link) {
+                    reason = Some(Reason::LinkDown);
+                }
                 let may_help = reason.is_some();
                 let legs = self.peer(kind.link);
                 if let Some(leg) = legs.and_then(|legs| legs.legs.get_mut(at)).and_then(Option::as_mut) {
@@ -422,7 +430,7 @@ impl Router {
         true
     }
 
-    fn happened(&mut self, at: usize, event: &Event, now: Instant) {
+    pub(super) fn happened(&mut self, at: usize, event: &Event, now: Instant) {
         let (link, state) = match event {
             Event::LinkUp { link } => (*link, Ok(())),
             Event::LinkDown { link, error } => (*link, Err(leg::reason(error))),

@@ -7,7 +7,7 @@ use crate::op::LinkId;
 use crate::testing::memory::must;
 use crate::testing::pair::{Pair, Side};
 use crate::testing::reference::target::Cable;
-use crate::testing::reference::{Reference, ReferenceDomain, ReferenceOptions};
+use crate::testing::reference::{HELLO, Reference, ReferenceDomain, ReferenceOptions, WELCOME};
 use crate::transport::Transport;
 use orbit_te_memory::Registry;
 use orbit_te_wire::PeerId;
@@ -24,6 +24,8 @@ pub struct ReferencePair {
     here: Side,
     targets: Vec<Side>,
     options: ReferenceOptions,
+    /// Links that have said hello and were not answered.
+    asked: Vec<LinkId>,
     /// As [`Pair::limit`].
     pub limit: Duration,
     /// As [`Pair::quiet`].
@@ -50,7 +52,7 @@ impl ReferencePair {
         let reference = Reference::new(options, cable.clone(), asleep);
         let initiator = wrap(reference, targets[0].registry.clone());
         let (limit, quiet) = (Duration::from_secs(20), Duration::from_millis(10));
-        ReferencePair { initiator, cable, here: side(), targets, options, limit, quiet }
+        ReferencePair { initiator, cable, here: side(), targets, options, asked: Vec::new(), limit, quiet }
     }
 
     fn connect_to(&mut self, target: u8) -> LinkId {
@@ -80,6 +82,15 @@ impl Pair for ReferencePair {
         for (number, side) in self.targets.iter().enumerate() {
             self.cable.serve(number, &side.registry, self.options.step_bytes);
         }
+        for link in self.asked.drain(..) {
+            // Nothing to check: a link that is gone does not take it, and is not to.
+            let _ = self.initiator.deliver(link, WELCOME, Instant::now());
+        }
+    }
+
+    fn carry(&mut self, link: LinkId, bytes: Vec<u8>) {
+        assert_eq!(bytes, HELLO, "what the reference says");
+        self.asked.push(link);
     }
 
     fn break_link(&mut self, link: LinkId) {
