@@ -9,8 +9,8 @@ use crate::link::MOST_SENDS;
 use crate::memory::Mrs;
 use crate::path::{Path, init};
 use crate::rails::{LocalRail, PortState, Preferences, pair};
-use crate::target::Say;
 use orbit_te_memory::{Hold, Recalled};
+use orbit_te_transport::Say;
 use orbit_te_wire::rdma::{Answer, Body, CloseCode, Lane, Message, Offer, Queue, QueueArray, Side, Stamp};
 use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ struct Queues {
 /// A peer.
 pub(crate) struct Guest {
     peer: PeerId,
-    say: Say,
+    say: Arc<dyn Say>,
     adapters: Arc<Adapters>,
     machine: Timed,
     /// The offer that is being answered.
@@ -73,7 +73,7 @@ impl Guest {
         life: Incarnation,
         theirs: Incarnation,
         peer: PeerId,
-        say: Say,
+        say: Arc<dyn Say>,
         adapters: Arc<Adapters>,
         now: Instant,
     ) -> Guest {
@@ -380,7 +380,7 @@ impl Guest {
     fn tell(&self, from: Stamp, to: Stamp, body: Body) {
         match Message::new(0, from, to, body).encode() {
             Ok(bytes) => {
-                if !(self.say)(bytes) {
+                if !self.say.say(bytes) {
                     tracing::debug!(peer = %self.peer, "rdma: a peer can't be told anything any more");
                 }
             }

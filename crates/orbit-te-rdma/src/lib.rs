@@ -61,5 +61,5 @@ pub mod transport;
 pub use adapter::{Adapters, NoRails};
 pub use config::{Completions, RdmaConfig};
 pub use domain::RdmaDomain;
-pub use target::{RdmaTarget, Say};
+pub use target::RdmaTarget;
 pub use transport::RdmaTransport;

@@ -13,7 +13,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use orbit_te_memory::registry::admit;
 use orbit_te_memory::{Access, Grants, Hold, Recall, Recalled, RegionTable, Registry, Request};
-use orbit_te_transport::{Arm, TransportError};
+use orbit_te_transport::{Arm, Counterpart, Say, TransportError};
 use orbit_te_wire::rdma::{Address, Body, Features, KeyRefusal, KeySet, Message};
 use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId, SessionId, Status};
 use parking_lot::Mutex;
@@ -27,9 +27,6 @@ use std::time::Instant;
 const WAITING: usize = 1024;
 /// Regions that a peer has keys of.
 const GIVEN: usize = 64 * 1024;
-
-/// Says something to the counterpart of a session; false when that can't be said any more. Never waits.
-pub type Say = Arc<dyn Fn(Vec<u8>) -> bool + Send + Sync>;
 
 /// Lets peers connect, and gives them keys. Shared: sessions come and go by any thread, and one thread polls it.
 pub struct RdmaTarget {
@@ -51,7 +48,7 @@ pub struct RdmaTarget {
 /// What is known of a session without looking at its connection.
 struct Session {
     peer: PeerId,
-    say: Say,
+    say: Arc<dyn Say>,
     waiting: usize,
 }
 
@@ -94,105 +91,12 @@ impl RdmaTarget {
         Ok(target)
     }
 
-    /// Lets the peer of this session come; what to announce to it.
-    ///
-    /// # Errors
-    /// [`TransportError::Wire`], which is never so.
-    pub fn admit(&self, session: SessionId, peer: PeerId, say: Say) -> Result<Vec<u8>, TransportError> {
-        self.sessions.lock().insert(session, Session { peer, say, waiting: 0 });
-        let address = Address {
-            version: orbit_te_wire::rdma::VERSION,
-            incarnation: self.life,
-            features: Features::empty(),
-            rails: self.adapters.all().len() as u8,
-        };
-        Ok(address.encode()?)
-    }
-
-    /// Takes bytes of the counterpart of a session; they are dealt with by [`RdmaTarget::poll`].
-    ///
-    /// # Errors
-    /// [`TransportError::Wire`] for what is no message, [`TransportError::RefusedByPeer`] from a peer that says more than it may; the
-    /// session is of no use any more.
-    pub fn deliver(&self, session: SessionId, bytes: &[u8]) -> Result<(), TransportError> {
-        let message = Message::decode(bytes)?;
-        let mut sessions = self.sessions.lock();
-        let Some(known) = sessions.get_mut(&session) else { return Ok(()) };
-        if known.waiting >= WAITING {
-            return Err(TransportError::RefusedByPeer("it says more than is listened to".to_string()));
-        }
-        known.waiting += 1;
-        drop(sessions);
-        self.mail.lock().push_back((session, message));
-        self.ring();
-        Ok(())
-    }
-
-    /// Ends a session: its connections are closed, and what its peer could touch is let go when they are gone.
-    pub fn drop_session(&self, session: SessionId) {
-        self.sessions.lock().remove(&session);
-        self.ring();
-    }
-
     /// Breaks the connection of a session, which may be made again.
     pub fn disconnect(&self, session: SessionId, now: Instant) {
         if let Some(guest) = self.state.lock().get_mut(&session) {
             guest.end(now);
         }
         self.ring();
-    }
-
-    /// How many keys of regions peers have right now.
-    pub fn given(&self) -> usize {
-        self.state.lock().values().map(Guest::given).sum()
-    }
-
-    /// Deals with what has come, which may take as long as a device does; whether that was anything.
-    pub fn poll(&self, now: Instant) -> bool {
-        let mut events = [EpollEvent::empty(); 16];
-        let _ = self.epoll.wait(&mut events, EpollTimeout::ZERO);
-        // Read, or it would keep the queue awake.
-        let _ = self.kick.read();
-        let before = self.adapters.changes();
-        self.adapters.take_events();
-        let mut any = self.adapters.changes() != before;
-        let mut gone = Vec::new();
-        let mut state = self.state.lock();
-        loop {
-            let Some((session, message)) = self.mail.lock().pop_front() else { break };
-            any = true;
-            self.take(&mut state, session, message, now);
-        }
-        for what in std::mem::take(&mut *self.recalled.lock()) {
-            any = true;
-            state.values_mut().for_each(|guest| guest.recall(what, now));
-        }
-        let sessions = self.sessions.lock();
-        let over: Vec<_> = state.keys().filter(|session| !sessions.contains_key(session)).copied().collect();
-        drop(sessions);
-        for session in over {
-            any = true;
-            if let Some(guest) = state.get_mut(&session) {
-                guest.leave(now);
-            }
-        }
-        state.retain(|_, guest| {
-            any |= guest.look_after(now, &mut gone);
-            !guest.is_over()
-        });
-        drop(state);
-        // What was held last may be somebody's memory, with an owner that has code to run.
-        drop(gone);
-        any
-    }
-
-    /// How to wait for more.
-    pub fn arm(&self, now: Instant) -> Arm {
-        if !self.mail.lock().is_empty() || !self.recalled.lock().is_empty() {
-            return Arm::Ready;
-        }
-        let until = self.state.lock().values().filter_map(|guest| guest.due(now)).min();
-        Arm::Sleep { fd: Some(self.epoll.0.as_raw_fd()), until }
     }
 
     fn ring(&self) {
@@ -264,6 +168,103 @@ impl RdmaTarget {
         })?;
         guest.give(Given::new(hold, (id, generation, key), own));
         Ok(keys)
+    }
+}
+
+impl Counterpart for RdmaTarget {
+    fn names(&self) -> &[&'static str] {
+        &[NAME]
+    }
+
+    fn admit(
+        &self,
+        session: SessionId,
+        peer: PeerId,
+        say: Arc<dyn Say>,
+    ) -> Result<Vec<(&'static str, Vec<u8>)>, TransportError> {
+        self.sessions.lock().insert(session, Session { peer, say, waiting: 0 });
+        let address = Address {
+            version: orbit_te_wire::rdma::VERSION,
+            incarnation: self.life,
+            features: Features::empty(),
+            rails: self.adapters.all().len() as u8,
+        };
+        Ok(vec![(NAME, address.encode()?)])
+    }
+
+    /// What came is dealt with by [`RdmaTarget::poll`]: a device may take its time.
+    fn deliver(&self, session: SessionId, bytes: &[u8], _now: Instant) -> Result<(), TransportError> {
+        let message = Message::decode(bytes)?;
+        let mut sessions = self.sessions.lock();
+        let Some(known) = sessions.get_mut(&session) else { return Ok(()) };
+        if known.waiting >= WAITING {
+            return Err(TransportError::RefusedByPeer("it says more than is listened to".to_string()));
+        }
+        known.waiting += 1;
+        drop(sessions);
+        self.mail.lock().push_back((session, message));
+        self.ring();
+        Ok(())
+    }
+
+    fn drop_session(&self, session: SessionId) {
+        self.sessions.lock().remove(&session);
+        self.ring();
+    }
+
+    fn arm(&self, now: Instant) -> Option<Arm> {
+        if !self.mail.lock().is_empty() || !self.recalled.lock().is_empty() {
+            return Some(Arm::Ready);
+        }
+        let until = self.state.lock().values().filter_map(|guest| guest.due(now)).min();
+        Some(Arm::Sleep { fd: Some(self.epoll.0.as_raw_fd()), until })
+    }
+
+    fn poll(&self, now: Instant) -> bool {
+        let mut events = [EpollEvent::empty(); 16];
+        let _ = self.epoll.wait(&mut events, EpollTimeout::ZERO);
+        // Read, or it would keep the queue awake.
+        let _ = self.kick.read();
+        let before = self.adapters.changes();
+        self.adapters.take_events();
+        let mut any = self.adapters.changes() != before;
+        let mut gone = Vec::new();
+        let mut state = self.state.lock();
+        loop {
+            let Some((session, message)) = self.mail.lock().pop_front() else { break };
+            any = true;
+            self.take(&mut state, session, message, now);
+        }
+        for what in std::mem::take(&mut *self.recalled.lock()) {
+            any = true;
+            state.values_mut().for_each(|guest| guest.recall(what, now));
+        }
+        let sessions = self.sessions.lock();
+        let over: Vec<_> = state.keys().filter(|session| !sessions.contains_key(session)).copied().collect();
+        drop(sessions);
+        for session in over {
+            any = true;
+            if let Some(guest) = state.get_mut(&session) {
+                guest.leave(now);
+            }
+        }
+        state.retain(|_, guest| {
+            any |= guest.look_after(now, &mut gone);
+            !guest.is_over()
+        });
+        drop(state);
+        // What was held last may be somebody's memory, with an owner that has code to run.
+        drop(gone);
+        any
+    }
+
+    fn close(&self) {
+        self.sessions.lock().clear();
+        self.ring();
+    }
+
+    fn held(&self) -> usize {
+        self.state.lock().values().map(Guest::given).sum()
     }
 }
 

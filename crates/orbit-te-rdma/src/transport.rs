@@ -165,6 +165,7 @@ unsafe impl Transport for RdmaTransport {
             max_list_bytes: MAX_OP_BYTES,
             max_ops: self.config.max_ops,
             needs_target_cpu: false,
+            moves_by_calls: false,
             admits: true,
             fences: true,
             checksums: false,

@@ -5,9 +5,9 @@
 
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_rdma::fake::{Clock, CqeFault, DeviceSpec, FakeFabric, Mode, Where};
-use orbit_te_rdma::{Adapters, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport, Say};
+use orbit_te_rdma::{Adapters, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
 use orbit_te_transport::testing::{Pair, Side};
-use orbit_te_transport::{LinkId, Transport};
+use orbit_te_transport::{Counterpart, LinkId, Say, Transport};
 use orbit_te_wire::rdma::Address;
 use orbit_te_wire::{Incarnation, PeerId, SessionId};
 use std::collections::HashMap;
@@ -16,6 +16,15 @@ use std::time::{Duration, Instant};
 
 /// What targets have said and the initiator has not heard yet.
 type Said = Arc<Mutex<Vec<(SessionId, Vec<u8>)>>>;
+
+struct Saying(SessionId, Said);
+
+impl Say for Saying {
+    fn say(&self, bytes: Vec<u8>) -> bool {
+        self.1.lock().unwrap().push((self.0, bytes));
+        true
+    }
+}
 
 struct Target {
     side: Side,
@@ -68,11 +77,8 @@ impl RdmaPair {
         self.sessions += 1;
         let session = SessionId(self.sessions);
         let said = self.said.clone();
-        let say: Say = Arc::new(move |bytes| {
-            said.lock().unwrap().push((session, bytes));
-            true
-        });
-        let address = self.targets[to].target.admit(session, PeerId(99), say).unwrap();
+        let say = Arc::new(Saying(session, said));
+        let address = self.targets[to].target.admit(session, PeerId(99), say).unwrap().remove(0).1;
         let link = self.initiator.connect(PeerId(to as u128 + 1), &address, Instant::now()).unwrap();
         self.links.insert(link, (session, to));
         link
@@ -132,7 +138,7 @@ impl Pair for RdmaPair {
 
     fn carry(&mut self, link: LinkId, bytes: Vec<u8>) {
         if let Some((session, to)) = self.links.get(&link) {
-            self.targets[*to].target.deliver(*session, &bytes).unwrap();
+            self.targets[*to].target.deliver(*session, &bytes, Instant::now()).unwrap();
         }
     }
 }

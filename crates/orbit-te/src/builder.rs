@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::features::FeatureConfig;
 use crate::route::Policy;
 use orbit_te_memory::RegistrationLimit;
 use orbit_te_shm::ShmConfig;
@@ -77,6 +78,12 @@ impl EngineBuilder {
     /// Which routes requests may take, and how they are chosen.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.config.policy = Arc::new(policy);
+        self
+    }
+
+    /// Changes settings of the transports that are features of the build.
+    pub(crate) fn features(mut self, change: impl FnOnce(&mut FeatureConfig)) -> Self {
+        change(&mut self.config.features);
         self
     }
 

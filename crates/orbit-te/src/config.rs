@@ -1,5 +1,6 @@
 //! An engine's settings. Rule: each says how to size it and what it costs; the defaults need no tuning.
 
+use crate::features::FeatureConfig;
 use crate::route::Policy;
 use orbit_te_memory::{RegistrationLimit, Unlimited};
 use orbit_te_shm::ShmConfig;
@@ -60,6 +61,8 @@ pub struct Config {
     pub shm: Option<ShmConfig>,
     /// Which routes requests may take, and how they are chosen (`docs/routes.md`). Default [`Policy::default`]: whichever is fastest.
     pub policy: Arc<Policy>,
+    /// Settings of the transports that are features of the build.
+    pub features: FeatureConfig,
     /// Transports that a test of this crate adds.
     #[cfg(test)]
     pub(crate) extras: Vec<Arc<dyn crate::features::Extra>>,
@@ -87,6 +90,7 @@ impl Default for Config {
             tcp: TcpConfig::default(),
             shm: Some(ShmConfig::default()),
             policy: Arc::default(),
+            features: FeatureConfig::default(),
             #[cfg(test)]
             extras: Vec::new(),
         }

@@ -71,7 +71,7 @@ impl Engine {
         check(&config)?;
         let identity = Identity::random()?;
         let registry = Registry::with_limit(config.registration_limit.clone());
-        let features = Features::of(&config);
+        let features = Features::of(&config)?;
         let listener = config.listen.map(|at| Listener::bind(at, &config.tcp)).transpose()?;
         let addresses = match &listener {
             Some(listener) if config.advertise.is_empty() => reachable_at(listener.address()?)?,
@@ -83,7 +83,7 @@ impl Engine {
         let inbox = Arc::new(inbox);
         let counts = Arc::<ReasonCounts>::default();
         let met = match &listener {
-            Some(_) => features.counterparts(&registry)?,
+            Some(_) => features.counterparts(identity, &registry)?,
             // Who is not listened for is not met either: sessions are opened at the listening port.
             None => Vec::new(),
         };

@@ -2,23 +2,89 @@
 //! of them in the order in which routes are preferred, the one that reaches everybody last; a transport that a feature of the build adds
 //! has its lines here and nowhere else.
 
+use crate::builder::EngineBuilder;
 use crate::config::Config;
 use crate::error::Error;
 use crate::route::{Reason, RouteId};
 use orbit_te_memory::{Domain, Registry};
+#[cfg(feature = "rdma")]
+use orbit_te_rdma::sys::{SystemVerbs, Verbs};
+#[cfg(feature = "rdma")]
+use orbit_te_rdma::{Adapters, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
 use orbit_te_shm::{Door, Obstacle, ShmConfig, ShmDomain, ShmTransport, Way};
 use orbit_te_tcp::{Identity, TcpConfig, TcpDomain, TcpTransport};
-use orbit_te_transport::{Counterpart, Transport};
+use orbit_te_transport::{Counterpart, Transport, TransportError};
 use orbit_te_wire::RegionDescriptor;
 use std::sync::Arc;
 
 /// The ways to other processes of this host, in the order of preference.
 const WAYS: [Way; 2] = [Way::Mapping, Way::Kernel];
 
+/// Settings of the transports that are features of the build. They are changed by the builder.
+#[derive(Debug, Clone, Default)]
+pub struct FeatureConfig {
+    /// How RDMA is used.
+    #[cfg(feature = "rdma")]
+    pub(crate) rdma: RdmaUse,
+}
+
+/// How RDMA is used.
+#[cfg(feature = "rdma")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RdmaUse {
+    /// Not at all.
+    Off,
+    /// Where it can be: without a library, a device or the right to it the engine goes without, and says so in its log.
+    WherePossible(RdmaConfig),
+    /// Or the engine does not start.
+    Required(RdmaConfig),
+}
+
+#[cfg(feature = "rdma")]
+impl Default for RdmaUse {
+    fn default() -> RdmaUse {
+        RdmaUse::WherePossible(RdmaConfig::default())
+    }
+}
+
+#[cfg(feature = "rdma")]
+impl RdmaUse {
+    /// Opens the devices; none where they are not used.
+    fn open(&self) -> Result<Option<RdmaDomain>, Error> {
+        let (config, required) = match self {
+            RdmaUse::Off => return Ok(None),
+            RdmaUse::WherePossible(config) => (config, false),
+            RdmaUse::Required(config) => (config, true),
+        };
+        let opened = SystemVerbs::load().map_err(|why| why.to_string()).and_then(|verbs| {
+            let verbs: Arc<dyn Verbs> = Arc::new(verbs);
+            Adapters::open(&verbs, config).map_err(|why| why.to_string())
+        });
+        match opened {
+            Ok(adapters) => Ok(Some(RdmaDomain::new(adapters))),
+            Err(why) if required => Err(Error::Config(format!("rdma: unavailable, because {why}"))),
+            Err(why) => {
+                tracing::debug!("rdma: unavailable, because {why}");
+                Ok(None)
+            }
+        }
+    }
+}
+
+#[cfg(feature = "rdma")]
+impl EngineBuilder {
+    /// How RDMA is used. Default [`RdmaUse::WherePossible`], with the default settings.
+    pub fn rdma(self, how: RdmaUse) -> EngineBuilder {
+        self.features(|features| features.rdma = how)
+    }
+}
+
 /// The transports of one engine. Made once, when it starts; what they share, such as a device, is here.
 pub(crate) struct Features {
     shm: Option<ShmConfig>,
     tcp: TcpConfig,
+    #[cfg(feature = "rdma")]
+    rdma: Option<RdmaDomain>,
     #[cfg(test)]
     extras: Vec<Arc<dyn Extra>>,
 }
@@ -33,13 +99,18 @@ pub(crate) trait Extra: std::fmt::Debug + Send + Sync {
 
 impl Features {
     /// Those that an engine of these settings has.
-    pub(crate) fn of(config: &Config) -> Features {
-        Features {
+    ///
+    /// # Errors
+    /// [`Error::Config`] for one that is required and can't be had.
+    pub(crate) fn of(config: &Config) -> Result<Features, Error> {
+        Ok(Features {
             shm: config.shm.clone(),
             tcp: config.tcp,
+            #[cfg(feature = "rdma")]
+            rdma: config.features.rdma.open()?,
             #[cfg(test)]
             extras: config.extras.clone(),
-        }
+        })
     }
 
     /// What makes memory reachable.
@@ -48,6 +119,8 @@ impl Features {
         if let Some(shm) = &self.shm {
             domains.extend(WAYS.map(|way| Arc::new(ShmDomain::new(way, shm.share_parts)) as Arc<dyn Domain>));
         }
+        #[cfg(feature = "rdma")]
+        domains.extend(self.rdma.iter().map(|rdma| Arc::new(rdma.clone()) as Arc<dyn Domain>));
         #[cfg(test)]
         domains.extend(self.extras.iter().map(|extra| extra.domain()));
         domains.push(Arc::new(TcpDomain));
@@ -66,6 +139,11 @@ impl Features {
                 transports.push(Box::new(ShmTransport::new(shm.clone(), way)?));
             }
         }
+        #[cfg(feature = "rdma")]
+        if let Some(rdma) = &self.rdma {
+            let failed = |source| TransportError::Io { what: "an event queue".to_string(), source };
+            transports.push(Box::new(RdmaTransport::new(rdma, identity.incarnation).map_err(failed)?));
+        }
         #[cfg(test)]
         transports.extend(self.extras.iter().map(|extra| extra.transport()));
         transports.push(Box::new(TcpTransport::new(self.tcp, identity, registry)?));
@@ -73,11 +151,21 @@ impl Features {
     }
 
     /// What peers reach beside the lanes, which come by the listener.
-    pub(crate) fn counterparts(&self, registry: &Registry) -> Result<Vec<Arc<dyn Counterpart>>, Error> {
+    pub(crate) fn counterparts(
+        &self,
+        identity: Identity,
+        registry: &Registry,
+    ) -> Result<Vec<Arc<dyn Counterpart>>, Error> {
         let mut counterparts: Vec<Arc<dyn Counterpart>> = Vec::new();
         if let Some(shm) = &self.shm {
             counterparts.push(Door::open(shm.clone(), registry)?);
         }
+        #[cfg(feature = "rdma")]
+        if let Some(rdma) = &self.rdma {
+            counterparts.push(RdmaTarget::new(rdma, registry, identity.incarnation)?);
+        }
+        #[cfg(not(feature = "rdma"))]
+        let _ = identity;
         #[cfg(test)]
         counterparts.extend(self.extras.iter().filter_map(|extra| extra.counterpart(registry)));
         Ok(counterparts)
@@ -116,7 +204,7 @@ mod tests {
     #[test]
     fn all_name_the_same_routes_in_the_same_order() {
         for shm in [None, Some(ShmConfig::default())] {
-            let features = Features::of(&Config { shm, ..Config::default() });
+            let features = Features::of(&Config { shm, ..Config::default() }).unwrap();
             let registry = Registry::new();
             let domains: Vec<_> = features.domains().iter().map(|domain| domain.name()).collect();
             let transports = features.transports(Identity::random().unwrap(), &registry).unwrap();
@@ -124,7 +212,7 @@ mod tests {
             assert_eq!(domains, names);
             assert_eq!(names.last(), Some(&"tcp"));
             assert!(names.iter().all(|name| RouteId::named(name).is_some()), "{names:?}");
-            let counterparts = features.counterparts(&registry).unwrap();
+            let counterparts = features.counterparts(Identity::random().unwrap(), &registry).unwrap();
             let met: Vec<_> = counterparts.iter().flat_map(|one| one.names().to_vec()).collect();
             assert!(names.starts_with(&met), "{met:?} of {names:?}");
         }

@@ -8,9 +8,10 @@ use orbit_te_memory::{
 };
 use orbit_te_rdma::fake::{Clock, DeviceSpec, FakeFabric};
 use orbit_te_rdma::handle::Retention;
-use orbit_te_rdma::{Adapters, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport, Say};
+use orbit_te_rdma::{Adapters, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
 use orbit_te_transport::{
-    Completion, Event, LinkId, Op, OpKind, Priority, Progress, RemoteSpan, Token, Transport, Verify,
+    Completion, Counterpart, Event, LinkId, Op, OpKind, Priority, Progress, RemoteSpan, Say, Token,
+    Transport, Verify,
 };
 use orbit_te_wire::{Incarnation, PeerId, SessionId, TransportKey};
 use std::sync::{Arc, Mutex};
@@ -56,6 +57,15 @@ impl Memory {
 
 /// What targets have said and the initiator has not heard yet.
 type Said = Arc<Mutex<Vec<(SessionId, Vec<u8>)>>>;
+
+struct Saying(SessionId, Said);
+
+impl Say for Saying {
+    fn say(&self, bytes: Vec<u8>) -> bool {
+        self.1.lock().unwrap().push((self.0, bytes));
+        true
+    }
+}
 
 /// One initiator with one target.
 pub struct Sides {
@@ -120,11 +130,8 @@ impl Sides {
     pub fn connect(&mut self) -> LinkId {
         let session = SessionId(self.links.len() as u128 + 1);
         let said = self.said.clone();
-        let say: Say = Arc::new(move |bytes| {
-            said.lock().unwrap().push((session, bytes));
-            true
-        });
-        let address = self.target.admit(session, PeerId(1), say).unwrap();
+        let say = Arc::new(Saying(session, said));
+        let address = self.target.admit(session, PeerId(1), say).unwrap().remove(0).1;
         let link = self.transport.connect(PeerId(2), &address, Instant::now()).unwrap();
         self.links.push((link, session));
         link
@@ -172,7 +179,7 @@ impl Sides {
                 Event::LinkDown { error, .. } => self.fallen.push(error.to_string()),
                 Event::Control { link, bytes } => {
                     if let Some((_, session)) = self.links.iter().find(|known| known.0 == link) {
-                        self.target.deliver(*session, &bytes).unwrap();
+                        self.target.deliver(*session, &bytes, Instant::now()).unwrap();
                     }
                 }
             }
