@@ -4,7 +4,11 @@
 use crate::failure::Failure;
 use clap::Args;
 use orbit_te::route::{Policy, RouteId};
-use orbit_te::{Batch, Engine, EngineBuilder, Error, Segment, ShmConfig, Slice, SocketFolder, Transfer};
+use orbit_te::{
+    Batch, Engine, EngineBuilder, Error, RdmaConfig, RdmaUse, Segment, ShmConfig, Slice, SocketFolder,
+    Transfer,
+};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// No policy that somebody wrote is longer.
@@ -20,6 +24,15 @@ pub(crate) struct Meeting {
     /// For containers that share it and no network namespace. Default: a folder of this user.
     #[arg(long, value_name = "DIR", conflicts_with = "no_same_host")]
     pub(crate) socket_folder: Option<PathBuf>,
+    /// Use this RDMA device, by name or as NAME:PORT; may be given several times, and is an error where it can't be used. Default: all there are.
+    #[arg(long, value_name = "NAME")]
+    rdma_device: Vec<String>,
+    /// Use this index of the RDMA devices' GID tables. Default: the best address.
+    #[arg(long, value_name = "N")]
+    rdma_gid_index: Option<u16>,
+    /// Use no RDMA device.
+    #[arg(long, conflicts_with_all = ["rdma_device", "rdma_gid_index"])]
+    no_rdma: bool,
 }
 
 impl Meeting {
@@ -35,6 +48,7 @@ impl Meeting {
 
     pub(crate) fn apply(&self, builder: EngineBuilder) -> Result<EngineBuilder, Failure> {
         self.check()?;
+        let builder = builder.rdma(self.rdma());
         Ok(match &self.socket_folder {
             Some(folder) => {
                 let folder = SocketFolder::At(folder.clone());
@@ -45,14 +59,37 @@ impl Meeting {
         })
     }
 
+    /// How RDMA is used.
+    fn rdma(&self) -> RdmaUse {
+        let config = RdmaConfig {
+            devices: self.rdma_device.clone(),
+            gid_index: self.rdma_gid_index,
+            ..RdmaConfig::default()
+        };
+        match (self.no_rdma, self.rdma_device.is_empty()) {
+            (true, _) => RdmaUse::Off,
+            (false, true) => RdmaUse::WherePossible(config),
+            (false, false) => RdmaUse::Required(config),
+        }
+    }
+
     /// The same as words, for a process of our own.
-    pub(crate) fn words(&self) -> Vec<&std::ffi::OsStr> {
-        let mut words = Vec::new();
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
         if self.no_same_host {
-            words.push("--no-same-host".as_ref());
+            words.push("--no-same-host".into());
         }
         if let Some(folder) = &self.socket_folder {
-            words.extend(["--socket-folder".as_ref(), folder.as_os_str()]);
+            words.extend(["--socket-folder".into(), folder.into()]);
+        }
+        for device in &self.rdma_device {
+            words.extend(["--rdma-device".into(), device.into()]);
+        }
+        if let Some(index) = self.rdma_gid_index {
+            words.extend(["--rdma-gid-index".into(), index.to_string().into()]);
+        }
+        if self.no_rdma {
+            words.push("--no-rdma".into());
         }
         words
     }
@@ -64,7 +101,7 @@ pub(crate) struct Routing {
     /// Which routes may be taken, and how they are chosen: a file as docs/routes.md says. Default: the fastest.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Demand a route: shm, process_vm, tcp. Where it can't be taken, that is a failure.
+    /// Demand a route: shm, process_vm, rdma, tcp. Where it can't be taken, that is a failure.
     #[arg(long, value_name = "NAME", value_parser = named)]
     pub(crate) route: Option<RouteId>,
     #[command(flatten)]

@@ -160,6 +160,7 @@ unsafe impl Transport for RdmaTransport {
             read: true,
             write: true,
             kinds: KindSet::HOST,
+            vanishing: false,
             max_op_bytes: MAX_OP_BYTES,
             max_pieces: MAX_PIECES,
             max_list_bytes: MAX_OP_BYTES,

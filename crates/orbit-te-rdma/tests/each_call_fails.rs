@@ -1,6 +1,7 @@
 //! Each call of verbs that a transport and its target make fails once, in turn, in each of several ways. Whatever fails: every op ends, what is
 //! reported complete is right, nothing is freed under a device, what can't be freed is listed, and in the end nothing is left.
 
+#![cfg(feature = "testing")]
 #![allow(clippy::unwrap_used)]
 
 mod sides;

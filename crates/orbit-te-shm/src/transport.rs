@@ -366,6 +366,7 @@ unsafe impl Transport for ShmTransport {
             read: true,
             write: true,
             kinds: KindSet::HOST,
+            vanishing: true,
             max_op_bytes: MAX_OP_BYTES,
             max_pieces: MAX_PIECES,
             max_list_bytes: MAX_OP_BYTES,

@@ -397,6 +397,7 @@ unsafe impl<N: Net> Transport for TcpTransport<N> {
             read: true,
             write: true,
             kinds: KindSet::HOST,
+            vanishing: true,
             max_op_bytes: u64::MAX >> 8,
             max_pieces: MAX_PIECES,
             max_list_bytes: self.config.chunk_bytes.max(1).min(part_limit(self.config.limits.payload_bytes)),

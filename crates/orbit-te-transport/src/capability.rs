@@ -14,6 +14,8 @@ pub struct Capabilities {
     pub write: bool,
     /// The kinds of memory it reaches at this side.
     pub kinds: KindSet,
+    /// Whether it takes memory of this side that may vanish while it is touched ([`orbit_te_memory::Backing::may_vanish`]).
+    pub vanishing: bool,
     /// The largest op it takes, in bytes. It splits an op over its lanes or rails itself.
     pub max_op_bytes: u64,
     /// The most pieces in one op; zero for a transport that takes contiguous ops only.

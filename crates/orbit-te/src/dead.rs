@@ -23,6 +23,7 @@ unsafe impl Transport for DeadTransport {
             read: false,
             write: false,
             kinds: KindSet::default(),
+            vanishing: true,
             max_op_bytes: 0,
             max_pieces: 0,
             max_list_bytes: 0,

@@ -17,6 +17,16 @@ use orbit_te_transport::{Counterpart, Transport, TransportError};
 use orbit_te_wire::RegionDescriptor;
 use std::sync::Arc;
 
+/// What the crate shows of the transports that are features of the build.
+#[allow(unreachable_pub)] // What is in it is shown by the crate.
+pub mod exports {
+    pub use super::FeatureConfig;
+    #[cfg(feature = "rdma")]
+    pub use super::RdmaUse;
+    #[cfg(feature = "rdma")]
+    pub use orbit_te_rdma::{Completions, RdmaConfig};
+}
+
 /// The ways to other processes of this host, in the order of preference.
 const WAYS: [Way; 2] = [Way::Mapping, Way::Kernel];
 

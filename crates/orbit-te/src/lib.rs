@@ -113,6 +113,7 @@ pub use condition::PeerCondition;
 pub use config::Config;
 pub use engine::Engine;
 pub use error::{Error, TransferError};
+pub use features::exports::*;
 pub use grants::{ExposeOptions, GrantInfo};
 pub use list::{Layout, ListError, ListFault, Side};
 pub use notification::{Notification, Notifications};

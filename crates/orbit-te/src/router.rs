@@ -88,6 +88,8 @@ impl Found {
 struct Route {
     id: RouteId,
     caps: Caps,
+    /// Whether it takes memory of ours that may vanish.
+    vanishing: bool,
     transport: Box<dyn Transport>,
     /// Whether bytes are moved by the calls to the transport, and not meanwhile.
     is_own_work: bool,
@@ -103,11 +105,22 @@ impl Route {
         Route {
             id: RouteId::named(can.name).unwrap_or(RouteId::TCP),
             caps: Caps::of(&can, KindSet::HOST),
+            vanishing: can.vanishing,
             is_own_work: can.moves_by_calls,
             transport,
             under_way: 0,
             looked: now,
             joining: Vec::new(),
+        }
+    }
+}
+
+impl Route {
+    /// What it can do with our memory, which may vanish or not.
+    fn caps_for(&self, vanishing: bool) -> Caps {
+        match vanishing && !self.vanishing {
+            true => Caps { local: KindSet::default(), ..self.caps },
+            false => self.caps,
         }
     }
 }

@@ -251,6 +251,7 @@ unsafe impl Transport for Reference {
             read: true,
             write: true,
             kinds: KindSet::HOST,
+            vanishing: true,
             max_op_bytes: self.options.max_op_bytes,
             max_pieces: self.options.max_pieces,
             max_list_bytes: self.options.max_list_bytes,

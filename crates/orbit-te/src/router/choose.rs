@@ -20,6 +20,8 @@ pub(super) struct Kind {
     pub(super) bytes: u64,
     pub(super) pieces: u32,
     verify: bool,
+    /// Whether our memory may vanish.
+    vanishing: bool,
     priority: Priority,
     pub(super) demand: Option<RouteId>,
 }
@@ -33,6 +35,7 @@ impl Kind {
             bytes: op.local.length,
             pieces: op.pieces.map_or(1, |pieces| pieces.len() as u32),
             verify: op.verify.is_on(),
+            vanishing: op.local.key.may_vanish(),
             priority: op.priority,
             demand,
         }
@@ -146,7 +149,7 @@ impl Router {
             states[at] = RouteState {
                 id: route.id,
                 usable,
-                caps: route.caps,
+                caps: route.caps_for(op.vanishing),
                 rates: leg.map_or(&*unmeasured, |leg| &leg.rates),
                 resting_until: leg.and_then(|leg| leg.health.resting_until(now)),
                 // What this thread does itself, it does one after the other, whatever the route.

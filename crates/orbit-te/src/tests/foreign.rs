@@ -274,6 +274,7 @@ unsafe impl Transport for Caller {
             read: true,
             write: true,
             kinds: KindSet::HOST,
+            vanishing: true,
             max_op_bytes: 1 << 40,
             max_pieces: 0,
             max_list_bytes: 0,
