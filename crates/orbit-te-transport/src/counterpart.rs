@@ -23,7 +23,8 @@ pub trait Say: Send + Sync {
 
 /// The side of a transport that peers reach.
 ///
-/// No call of it blocks: those that name a session are made by the thread that has all control links of the process.
+/// No call of it blocks: those that name a session are made by the thread that has all control links of the process. Who owns the sessions
+/// carries what the two sides say; memory that is withdrawn meanwhile is told by [`orbit_te_memory::Recall`], if it asks for that.
 pub trait Counterpart: Send + Sync {
     /// The transports whose counterpart it is, by [`Capabilities::name`](crate::Capabilities::name); at least one. Several that are met in
     /// one place have one counterpart; it speaks in the name of the first.

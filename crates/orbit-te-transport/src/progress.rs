@@ -42,8 +42,8 @@ pub enum Event {
         /// Why.
         error: TransportError,
     },
-    /// Bytes for this transport's counterpart at the peer; the caller carries them over the control link and gives them
-    /// to [`crate::Transport::deliver`] there.
+    /// Bytes for this transport's counterpart at the peer. The caller carries them over the control link, in order, to
+    /// [`crate::Counterpart::deliver`] there; where they can't be carried, it closes the link by [`crate::Transport::disconnect`].
     Control {
         /// Which link.
         link: LinkId,

@@ -40,10 +40,12 @@ pub unsafe trait Transport: Send {
     /// [`TransportError::BadAddress`], [`TransportError::TooManyLinks`].
     fn connect(&mut self, peer: PeerId, address: &[u8], now: Instant) -> Result<LinkId, TransportError>;
 
-    /// Takes bytes that the counterpart sent by [`Event::Control`](crate::Event::Control).
+    /// Takes bytes that the counterpart at the peer sent by [`Say`](crate::Say), in their order. What is to be answered is told by the next
+    /// poll.
     ///
     /// # Errors
-    /// [`TransportError::NoLink`], [`TransportError::Wire`]; the link is then closed, and its ops complete with errors.
+    /// [`TransportError::NoLink`]; otherwise why the bytes are not taken ([`TransportError::Wire`], [`TransportError::RefusedByPeer`]): the
+    /// link is then closed, and its ops complete with errors.
     fn deliver(&mut self, link: LinkId, bytes: &[u8], now: Instant) -> Result<(), TransportError>;
 
     /// Takes ops from the front of `ops` and says how many it took. Zero means that it is full, which is no error: poll,

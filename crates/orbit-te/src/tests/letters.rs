@@ -154,6 +154,31 @@ fn a_counterpart_that_does_not_take_it_is_used_no_more() {
     assert_eq!(met.fabric.count("admitted"), 2);
 }
 
+/// Processes of one host have nothing to say to each other here: who does loses that way, at either side, and keeps the others.
+#[test]
+fn the_ways_of_one_host_take_no_words() {
+    let target = Engine::builder().start().unwrap();
+    let remote = region(&target, Access::SHARED);
+    target.expose("pool", &remote).unwrap();
+    let engine = Engine::builder().no_listen().start().unwrap();
+    let segment = engine.open(&format!("{}/pool", target.address().unwrap())).wait(SOON).unwrap();
+    assert!(segment.same_host());
+    let met = Met { fabric: Arc::default(), engine, segment, remote, target };
+    let (ours, theirs) = met.sessions();
+    let reason = |route| met.why_not(route).map(Reason::name);
+    assert_eq!(reason(RouteId::SHM), None);
+    assert!(theirs.say("shm", b"anything".to_vec()));
+    eventually("one leg is down", || reason(RouteId::SHM) == Some("link-down"));
+    met.goes_by(RouteId::PROCESS_VM);
+    assert!(ours.say("process_vm", b"anything".to_vec()));
+    eventually("the other is as well", || {
+        let receipt = met.carry(OpKind::Write, 5, |_| {}).unwrap();
+        receipt.route == Some(RouteId::TCP)
+    });
+    met.goes_by(RouteId::TCP);
+    assert!(ours.gone().is_none() && theirs.gone().is_none());
+}
+
 #[test]
 fn the_end_of_a_session_ends_the_links_and_their_words() {
     let met = meet(Arc::default());
