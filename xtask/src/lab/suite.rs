@@ -116,9 +116,10 @@ fn group(lab: &Lab, cases: &[&Case], counts: &mut Counts) -> anyhow::Result<()> 
             counts.skipped += say_skips(case, &seen.output)?;
         }
     }
-    let died = |ended| ended == Ended::Never && cases.iter().all(|case| case.ends != Ended::Never);
-    for (host, machine) in seen.iter().zip(&machines) {
-        if host.iter().any(|seen| died(seen.ended)) {
+    // A guest that died, or was ended when time was up, has something to say of it.
+    for (of_host, machine) in seen.iter().zip(&machines) {
+        let mut both = cases.iter().zip(of_host);
+        if both.any(|(case, seen)| seen.ended == Ended::Never && case.ends != Ended::Never) {
             print!("{}", last_words(machine)?);
         }
     }
