@@ -68,7 +68,7 @@ fn a_larger_mtu_than_the_ports_is_refused() {
     let a = fabric.add_device(DeviceSpec::new("rxe0", vec![port]));
     let one = Side::new(&fabric, 0, a, Memory::new(MEMORY)).unwrap();
     one.qp().to_init(&init_step()).unwrap();
-    let rtr = rtr_step(&one.context, 18, 0).unwrap();
+    let rtr = RtrStep { path_mtu: Mtu::B4096, ..rtr_step(&one.context, 18, 0).unwrap() };
     assert_eq!(errno(one.qp().to_rtr(&rtr)), Some(Errno::EINVAL));
     one.qp().to_rtr(&RtrStep { path_mtu: Mtu::B1024, ..rtr }).unwrap();
     assert_eq!(one.context.port(1).unwrap().active_mtu, Mtu::B1024);
