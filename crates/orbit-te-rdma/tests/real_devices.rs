@@ -9,7 +9,7 @@ mod support;
 use orbit_te_rdma::handle::*;
 use orbit_te_rdma::sys::ffi::ibv_wr_opcode::*;
 use orbit_te_rdma::sys::{SystemVerbs, Verbs};
-use orbit_te_rdma::{Completion, Done, Errno, WcStatus};
+use orbit_te_rdma::{Completion, Done, Errno, MrAccess, WcStatus, WrToken};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::*;
@@ -63,6 +63,36 @@ fn check(what: &str, got: &[Completion], expected: &[(u64, Result<Done, WcStatus
     println!("{what}: as it should be");
 }
 
+/// Binds a window twice, uses it, and takes it back, where the device has any.
+fn windows(one: Side, mut two: Side) -> (Side, Side) {
+    let mut mw = match two.pd.alloc_mw() {
+        Ok(mw) => mw,
+        Err(why) => {
+            eprintln!("skipped: windows: {why}");
+            return (one, two);
+        }
+    };
+    let mr = Arc::new(two.mr.take().unwrap());
+    for slot in 0..2 {
+        let token = WrToken { slot, generation: 1 };
+        let at = two.memory.address() + 1000;
+        let mut bind = mw.bind_wr(token, &mr, at, 64, MrAccess::REMOTE_WRITE);
+        post_raw(two.qp(), std::slice::from_mut(&mut bind)).unwrap();
+        check("bind", &wait(&two, 1), &[(token.to_u64(), Ok(Done::Bind))]);
+        one.memory.write(0, &[slot as u8 + 1; 64]);
+        one.post(&[Send { remote: at, rkey: mw.rkey(), ..Send::new(IBV_WR_RDMA_WRITE, 40, &[(0, 64)]) }])
+            .unwrap();
+        check("WRITE through a window", &wait(&one, 1), &[(40, Ok(Done::Write))]);
+        assert_eq!(two.memory.read(1000, 64), [slot as u8 + 1; 64]);
+        post_raw(two.qp(), &mut [mw.invalidate_wr(token.next())]).unwrap();
+        check("invalidate", &wait(&two, 1), &[(token.next().to_u64(), Ok(Done::Invalidate))]);
+        mw.unbound();
+    }
+    mw.dealloc().unwrap();
+    two.mr = Arc::try_unwrap(mr).ok();
+    (one, two)
+}
+
 #[test]
 fn bytes_move_and_faults_are_told_on_real_devices() {
     let Some((one, two)) = sides() else { return };
@@ -104,6 +134,8 @@ fn bytes_move_and_faults_are_told_on_real_devices() {
     assert!(taken as u32 >= CAPS.max_send_wr && errno == Errno::ENOMEM, "{taken} {errno}");
     assert_eq!(wait(&one, taken).len(), taken);
 
+    let (one, two) = windows(one, two);
+
     let mut wrong = Send::write(20, (0, 4096), &two, 0).quiet();
     wrong.rkey ^= 0x55;
     one.post(&[wrong, Send::write(21, (0, 8), &two, 0).quiet()]).unwrap();
@@ -112,10 +144,6 @@ fn bytes_move_and_faults_are_told_on_real_devices() {
     assert_eq!(one.qp().state().unwrap(), QpState::Err);
     println!("the peer's QP after that: {:?}, its events: {:?}", two.qp().state().unwrap(), two.events());
 
-    match one.pd.alloc_mw() {
-        Ok(mw) => println!("a window: {:#x}, freed: {:?}", mw.rkey(), mw.dealloc()),
-        Err(why) => println!("no windows: {why}"),
-    }
     println!("an SRQ: {:?}", one.pd.create_srq(16, 1).map(|_| ()));
     let lists = [one.context.retention().clone(), two.context.retention().clone()];
     let Side { mut qp, mr, cq, channel, pd, context, .. } = one;
