@@ -172,6 +172,31 @@ fn a_retry_count_of_seven_is_for_ever_where_the_device_has_it_so() {
 }
 
 #[test]
+fn the_clock_may_be_anybodys() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let (fabric, one, two) = pair(1);
+    let millis = Arc::new(AtomicU64::new(0));
+    let shared = millis.clone();
+    fabric.set_clock(Clock::Given(Arc::new(move || Duration::from_millis(shared.load(Ordering::SeqCst)))));
+    fabric.black_hole(one.device, 1, true);
+    one.post(&three(&two)).unwrap();
+    for (at, over) in [(0, false), (28, false), (29, true)] {
+        millis.store(at, Ordering::SeqCst);
+        assert_eq!(!one.statuses().is_empty(), over, "at {at} ms");
+    }
+    let (fabric, one, two) = pair(1);
+    fabric.set_clock(Clock::Real);
+    fabric.black_hole(two.device, 1, true);
+    one.post(&three(&two)).unwrap();
+    let start = std::time::Instant::now();
+    while one.statuses().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(start.elapsed() >= Duration::from_millis(28));
+}
+
+#[test]
 fn ports_go_down_in_three_ways() {
     for (how, after) in [(Carrier::Retried, RetryExc), (Carrier::Flushed, WrFlush)] {
         let (fabric, one, two) = pair(1);

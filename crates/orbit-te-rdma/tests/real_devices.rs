@@ -19,7 +19,7 @@ fn sides() -> Option<(Side, Side)> {
     let verbs: Arc<dyn Verbs> = match SystemVerbs::load() {
         Ok(verbs) => Arc::new(verbs),
         Err(why) => {
-            eprintln!("skipped: real devices: {why}");
+            skipped(&format!("RDMA over real devices: {why}"));
             return None;
         }
     };
@@ -68,7 +68,7 @@ fn windows(one: Side, mut two: Side) -> (Side, Side) {
     let mut mw = match two.pd.alloc_mw() {
         Ok(mw) => mw,
         Err(why) => {
-            eprintln!("skipped: windows: {why}");
+            skipped(&format!("memory windows: {why}"));
             return (one, two);
         }
     };
