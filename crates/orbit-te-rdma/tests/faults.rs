@@ -172,6 +172,31 @@ fn a_retry_count_of_seven_is_for_ever_where_the_device_has_it_so() {
 }
 
 #[test]
+fn the_clock_may_be_anybodys() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let (fabric, one, two) = pair(1);
+    let millis = Arc::new(AtomicU64::new(0));
+    let shared = millis.clone();
+    fabric.set_clock(Clock::Given(Arc::new(move || Duration::from_millis(shared.load(Ordering::SeqCst)))));
+    fabric.black_hole(one.device, 1, true);
+    one.post(&three(&two)).unwrap();
+    for (at, over) in [(0, false), (29, false), (30, true)] {
+        millis.store(at, Ordering::SeqCst);
+        assert_eq!(!one.statuses().is_empty(), over, "at {at} ms");
+    }
+    let (fabric, one, two) = pair(1);
+    fabric.set_clock(Clock::Real);
+    fabric.black_hole(two.device, 1, true);
+    one.post(&three(&two)).unwrap();
+    let start = std::time::Instant::now();
+    while one.statuses().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(start.elapsed() >= Duration::from_millis(29));
+}
+
+#[test]
 fn ports_go_down_in_three_ways() {
     for (how, after) in [(Carrier::Retried, RetryExc), (Carrier::Flushed, WrFlush)] {
         let (fabric, one, two) = pair(1);
@@ -232,11 +257,11 @@ fn addresses_that_change_are_told_and_tell() {
 fn receives_are_used_up_and_waited_for() {
     let (fabric, one, two) = pair(1);
     let send = Send::new(IBV_WR_SEND, 1, &[(0, 64)]);
-    one.post(&[send.clone()]).unwrap();
+    one.post(std::slice::from_ref(&send)).unwrap();
     assert_eq!(one.statuses(), [], "the peer has no receive");
     two.receive(9, &[(0, 64)]).unwrap();
     assert_eq!((one.statuses(), two.statuses()), (vec![(1, None)], vec![(9, None)]));
-    one.post(&[send.clone()]).unwrap();
+    one.post(std::slice::from_ref(&send)).unwrap();
     assert_eq!(one.statuses(), []);
     fabric.advance(Duration::from_secs(1));
     check_failed(&one, RnrRetryExc, 0, "no receive");
@@ -246,7 +271,7 @@ fn receives_are_used_up_and_waited_for() {
     {
         let (_fabric, one, two) = pair(1);
         two.receive(9, &[range]).unwrap();
-        one.post(&[send.clone()]).unwrap();
+        one.post(std::slice::from_ref(&send)).unwrap();
         check_failed(&one, ours, 0, what);
         assert_eq!(two.statuses(), [(9, Some(theirs))], "{what}");
     }

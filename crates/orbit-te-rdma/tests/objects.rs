@@ -68,7 +68,7 @@ fn a_larger_mtu_than_the_ports_is_refused() {
     let a = fabric.add_device(DeviceSpec::new("rxe0", vec![port]));
     let one = Side::new(&fabric, 0, a, Memory::new(MEMORY)).unwrap();
     one.qp().to_init(&init_step()).unwrap();
-    let rtr = rtr_step(&one.context, 18, 0).unwrap();
+    let rtr = RtrStep { path_mtu: Mtu::B4096, ..rtr_step(&one.context, 18, 0).unwrap() };
     assert_eq!(errno(one.qp().to_rtr(&rtr)), Some(Errno::EINVAL));
     one.qp().to_rtr(&RtrStep { path_mtu: Mtu::B1024, ..rtr }).unwrap();
     assert_eq!(one.context.port(1).unwrap().active_mtu, Mtu::B1024);
@@ -223,7 +223,20 @@ fn a_window_opens_a_part_until_it_is_taken_back() {
     post_raw(two.qp(), &mut [invalidate]).unwrap();
     assert_eq!(two.statuses(), [(token(2).to_u64(), None)]);
     mw.unbound();
-    let mr = Arc::try_unwrap(raw).unwrap();
+    // Bound again, elsewhere and by another key.
+    let mr = raw;
+    let second = mw.rkey();
+    let mut bind = mw.bind_wr(token(3), &mr, two.memory.address() + 200, 10, MrAccess::REMOTE_WRITE);
+    post_raw(two.qp(), std::slice::from_mut(&mut bind)).unwrap();
+    assert_eq!(two.statuses(), [(token(3).to_u64(), None)]);
+    assert_ne!(mw.rkey(), second);
+    one.post(&[write(mw.rkey(), 200, 10)]).unwrap();
+    assert_eq!(one.statuses(), [(1, None)]);
+    let invalidate = mw.invalidate_wr(token(4));
+    post_raw(two.qp(), &mut [invalidate]).unwrap();
+    assert_eq!(two.statuses(), [(token(4).to_u64(), None)]);
+    mw.unbound();
+    let mr = Arc::try_unwrap(mr).unwrap();
     one.post(&[write(mw.rkey(), 100, 50)]).unwrap();
     assert_eq!(one.statuses(), [(1, Some(WcStatus::RemAccess))], "taken back");
     mr.deregister().unwrap();

@@ -24,7 +24,8 @@ impl State {
         let pd = self.qps[number as usize].pd;
         let mw = self.keys.get(bind.mw as usize)?;
         // The upper bits of a key are the device's, and the lower ones the program's.
-        let ours = mw.alive && mw.pd == pd && mw.value >> 8 == rkey >> 8 && mw.value != rkey;
+        let fresh = mw.value >> 8 == rkey >> 8 && mw.value != rkey && mw.value == bind.present;
+        let ours = mw.alive && mw.pd == pd && fresh;
         let KeyKind::Mw { type_2, bound: before, .. } = mw.kind else { return None };
         // A window of type 2 that is bound must be invalidated first.
         if !ours || (type_2 && before.is_some()) {

@@ -169,6 +169,8 @@ pub(super) struct Bound {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bind {
     pub(super) mw: u32,
+    /// The window's key as the program has it.
+    pub(super) present: u32,
     pub(super) mr: Option<u32>,
     pub(super) address: u64,
     pub(super) length: u64,

@@ -52,6 +52,8 @@ impl Mw {
 
     /// The WR that binds it to a part of an MR, by a key that was not used just before ([`Mw::rkey`] from now on). Takes effect in the order
     /// of the QP it is posted to, and for that QP only. The MR is held until [`Mw::unbound`], another bind, or the window's end.
+    ///
+    /// A window that is bound must be invalidated before it is bound again. One whose bind was not posted, or failed, is of no more use.
     pub fn bind_wr(
         &mut self,
         token: WrToken,
@@ -60,6 +62,9 @@ impl Mw {
         length: u64,
         access: MrAccess,
     ) -> ibv_send_wr {
+        // Providers read the present key from the window itself, and leave it to us to keep it there.
+        // SAFETY: the window is there as long as we have it, and nobody else reads or writes this member meanwhile: `self` is exclusive.
+        unsafe { (*self.raw.get()).rkey = self.rkey };
         // The lower 8 bits are the consumer's.
         self.rkey = (self.rkey & !0xff) | (self.rkey.wrapping_add(1) & 0xff);
         if let Some(keep) = self.owner.keep_mut() {

@@ -92,7 +92,7 @@ unsafe impl Verbs for SystemVerbs {
             let Some(name) = device.name() else { continue };
             let name = name.to_string_lossy().into_owned();
             let guid = device.guid().map(u64::from).unwrap_or_default();
-            found.push(DeviceInfo { node: node_type(&name)?, name, guid });
+            found.push(DeviceInfo { node: node_type(&name), name, guid });
         }
         Ok(found)
     }
@@ -285,7 +285,9 @@ unsafe impl Verbs for SystemVerbs {
     #[inline]
     unsafe fn poll_cq(&self, cq: *mut ibv_cq, most: c_int, wc: *mut ibv_wc) -> c_int {
         // SAFETY: the trait's promise.
-        unsafe { op!((*cq).context, poll_cq(cq, most, wc), -libc::EOPNOTSUPP) }
+        let got = unsafe { op!((*cq).context, poll_cq(cq, most, wc), -libc::EOPNOTSUPP) };
+        // Providers have numbers of their own for a CQ that is broken.
+        if got < 0 { -libc::EIO } else { got }
     }
 
     unsafe fn create_qp(
@@ -383,10 +385,11 @@ fn with_device<T>(name: &str, look: impl FnOnce(*mut ibv_device) -> T) -> Result
     looked.ok_or(Errno::ENODEV)
 }
 
-/// What kind a device is; not said by `ibverbs`.
-fn node_type(name: &str) -> Result<NodeType, Errno> {
+/// What kind a device is; not said by `ibverbs`. Unknown, of one that vanished meanwhile.
+fn node_type(name: &str) -> NodeType {
     // SAFETY: the device is in the list while this looks at it.
-    with_device(name, |device| NodeType::from_number(unsafe { (*device).node_type }))
+    let number = with_device(name, |device| unsafe { (*device).node_type });
+    NodeType::from_number(number.unwrap_or(IBV_NODE_UNKNOWN))
 }
 
 #[cfg(test)]

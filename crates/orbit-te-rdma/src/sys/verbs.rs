@@ -140,7 +140,7 @@ pub unsafe trait Verbs: Send + Sync {
     /// Gives completion events back. The CQ can't be destroyed before.
     unsafe fn ack_cq_events(&self, cq: *mut ibv_cq, count: u32);
 
-    /// Takes CQEs; gives how many, or a negative number. `wc` has room for `most`.
+    /// Takes CQEs; gives how many, or a negative errno. `wc` has room for `most`.
     unsafe fn poll_cq(&self, cq: *mut ibv_cq, most: c_int, wc: *mut ibv_wc) -> c_int;
 
     /// Makes a QP. The attributes come back with what was really given.

@@ -11,7 +11,7 @@ use std::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
 #[derive(Debug)]
 pub(in crate::fake) struct RawBox<T>(NonNull<T>);
 
-// SAFETY: the object is written before anybody sees it, and only read afterwards.
+// SAFETY: the object is written before anybody sees it, and only read here afterwards.
 unsafe impl<T> Send for RawBox<T> {}
 
 impl<T> RawBox<T> {

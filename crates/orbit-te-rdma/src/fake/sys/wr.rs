@@ -121,9 +121,11 @@ unsafe fn carry_inline(state: &mut State, qp: u32, sges: &[ibv_sge]) -> Result<(
 /// # Safety
 /// The window is live, and so is the MR unless it is null.
 pub(super) unsafe fn bind_of(mw: *mut ibv_mw, info: &ibv_mw_bind_info) -> Bind {
+    // SAFETY: the caller's promise.
+    let (mw, present) = unsafe { ((*mw).handle, (*mw).rkey) };
     Bind {
-        // SAFETY: the caller's promise.
-        mw: unsafe { (*mw).handle },
+        mw,
+        present,
         // SAFETY: the caller's promise.
         mr: (!info.mr.is_null()).then(|| unsafe { (*info.mr).handle }),
         address: info.addr,
