@@ -88,7 +88,7 @@ impl RdmaTransport {
                 None
             }
             Action::Up { .. } => {
-                let Some(link) = self.find(id) else { return None };
+                let link = self.find(id)?;
                 link.up = true;
                 let waiting = std::mem::take(&mut link.waiting);
                 self.news.push(Event::LinkUp { link: id });
@@ -176,11 +176,11 @@ impl RdmaTransport {
             };
             let numbered = Queue { number: qp.number(), psn: psn() };
             match self.lanes.insert(Lane::new(id, (number, rail), qp, depth, now)) {
-                Ok(lane) => {
+                Some(lane) => {
                     attempt.lanes.push(lane);
                     attempt.queues.push(numbered);
                 }
-                Err(_lane) => {
+                None => {
                     queue.release(depth);
                     made = Err((CloseCode::NoRoom, "there are too many QPs".to_string()));
                     break;

@@ -87,10 +87,14 @@ impl Mrs {
         KeySet { length: self.length, access: access.bits(), expires_ns, rails }
     }
 
-    /// Deregisters all; the first that could not be.
+    /// Deregisters all, also after one that could not be; the first of those.
     pub(crate) fn deregister(self) -> Result<(), NotFreed> {
-        let all = self.rails.into_iter().flat_map(|rail| rail.mrs);
-        all.map(Mr::deregister).fold(Ok(()), |first, one| first.and(one))
+        let mut first = Ok(());
+        for mr in self.rails.into_iter().flat_map(|rail| rail.mrs) {
+            let this = mr.deregister();
+            first = first.and(this);
+        }
+        first
     }
 }
 

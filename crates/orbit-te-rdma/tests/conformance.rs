@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use orbit_te_memory::{Domain, Registry};
-use orbit_te_rdma::fake::{Clock, CqeFault, DeviceSpec, FakeFabric, Mode, Where};
+use orbit_te_rdma::fake::{Clock, DeviceSpec, FakeFabric, Mode};
 use orbit_te_rdma::{Adapters, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
 use orbit_te_transport::testing::{Pair, Side};
 use orbit_te_transport::{Counterpart, LinkId, Say, Transport};
@@ -104,7 +104,9 @@ impl Pair for RdmaPair {
 
     fn pump(&mut self) {
         let now = Instant::now();
-        self.targets.iter().for_each(|target| drop(target.target.poll(now)));
+        for target in &self.targets {
+            target.target.poll(now);
+        }
         let said = std::mem::take(&mut *self.said.lock().unwrap());
         for (session, bytes) in said {
             let link = self.links.iter().find(|(_, known)| known.0 == session).map(|(link, _)| *link);

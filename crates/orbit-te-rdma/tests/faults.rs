@@ -232,11 +232,11 @@ fn addresses_that_change_are_told_and_tell() {
 fn receives_are_used_up_and_waited_for() {
     let (fabric, one, two) = pair(1);
     let send = Send::new(IBV_WR_SEND, 1, &[(0, 64)]);
-    one.post(&[send.clone()]).unwrap();
+    one.post(std::slice::from_ref(&send)).unwrap();
     assert_eq!(one.statuses(), [], "the peer has no receive");
     two.receive(9, &[(0, 64)]).unwrap();
     assert_eq!((one.statuses(), two.statuses()), (vec![(1, None)], vec![(9, None)]));
-    one.post(&[send.clone()]).unwrap();
+    one.post(std::slice::from_ref(&send)).unwrap();
     assert_eq!(one.statuses(), []);
     fabric.advance(Duration::from_secs(1));
     check_failed(&one, RnrRetryExc, 0, "no receive");
@@ -246,7 +246,7 @@ fn receives_are_used_up_and_waited_for() {
     {
         let (_fabric, one, two) = pair(1);
         two.receive(9, &[range]).unwrap();
-        one.post(&[send.clone()]).unwrap();
+        one.post(std::slice::from_ref(&send)).unwrap();
         check_failed(&one, ours, 0, what);
         assert_eq!(two.statuses(), [(9, Some(theirs))], "{what}");
     }
