@@ -229,8 +229,7 @@ impl RdmaTransport {
             match failed.filter(|_| is_this) {
                 None => self.settle(posted, Ok(()), now),
                 Some(failed) => {
-                    let status = crate::status::WcStatus::from_number(failed.status.number());
-                    let code = status.op_error().unwrap_or(OpErrorCode::LinkBroken);
+                    let code = failed.status.op_error().unwrap_or(OpErrorCode::LinkBroken);
                     self.settle(posted, Err(OpError::new(code)), now);
                 }
             }

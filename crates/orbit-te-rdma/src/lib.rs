@@ -30,11 +30,12 @@ pub mod token;
 pub mod verb;
 
 pub use access::MrAccess;
-pub use completion::{Completion, Done, Failed, Wc, WcStatus};
+pub use completion::{Completion, Done, Failed, Wc};
 pub use device::{
     DeviceInfo, DeviceLimits, GidEntry, GidKind, LinkLayer, Mtu, NodeType, PortInfo, PortState,
 };
 pub use error::{Errno, Unavailable, VerbsError};
+pub use status::WcStatus;
 pub use token::WrToken;
 pub use verb::Verb;
 

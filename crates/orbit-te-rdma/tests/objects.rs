@@ -225,7 +225,7 @@ fn a_window_opens_a_part_until_it_is_taken_back() {
     mw.unbound();
     let mr = Arc::try_unwrap(raw).unwrap();
     one.post(&[write(mw.rkey(), 100, 50)]).unwrap();
-    assert_eq!(one.statuses(), [(1, Some(WcStatus::RemAccess))], "taken back");
+    assert_eq!(one.statuses(), [(1, Some(WcStatus::RemoteAccess))], "taken back");
     mr.deregister().unwrap();
     drop((one, two, mw));
     check_clean(&fabric, "window");
@@ -234,7 +234,7 @@ fn a_window_opens_a_part_until_it_is_taken_back() {
 #[test]
 fn a_window_that_does_not_fit_is_not_bound() {
     for (what, at, length, access, status) in [
-        ("beyond the MR", 4000u64, 97, MrAccess::REMOTE_WRITE, Some(WcStatus::MwBind)),
+        ("beyond the MR", 4000u64, 97, MrAccess::REMOTE_WRITE, Some(WcStatus::WindowBind)),
         ("all of it", 0, MEMORY as u64, MrAccess::REMOTE_READ, None),
     ] {
         let (fabric, one, mut two) = pair(1);
@@ -333,7 +333,7 @@ fn what_a_program_must_not_do_is_remembered() {
     one.mr.take().unwrap().deregister().unwrap();
     assert_eq!(fabric.violations().len(), 1, "{:?}", fabric.violations());
     fabric.settle();
-    assert_eq!(one.statuses(), [(1, Some(WcStatus::LocProt))], "and nothing was touched");
+    assert_eq!(one.statuses(), [(1, Some(WcStatus::LocalProtection))], "and nothing was touched");
     fabric.cq_fatal(u64::MAX);
     assert_eq!(fabric.violations().len(), 2);
 }
