@@ -66,7 +66,9 @@ fn keys_ranges_and_rights_are_checked() {
         // The other side learns of it, too, where it was its memory.
         let (far, event) = (two.qp().state().unwrap(), kinds(&two));
         match status {
-            RemoteAccess => assert_eq!((far, event), (QpState::Err, vec![AsyncKind::QpAccessErr]), "{what}"),
+            RemoteAccess => {
+                assert_eq!((far, event), (QpState::Err, vec![AsyncKind::QpAccessError]), "{what}")
+            }
             _ => assert_eq!((far, event), (QpState::Rts, vec![]), "{what}"),
         }
         // A QP in the error state takes WRs, and flushes them.
@@ -180,7 +182,7 @@ fn ports_go_down_in_three_ways() {
     for (how, after) in [(Carrier::Retried, RetryExceeded), (Carrier::Flushed, Flushed)] {
         let (fabric, one, two) = pair(1);
         fabric.carrier_down(one.device, 1, how);
-        assert_eq!(kinds(&one), [AsyncKind::PortErr]);
+        assert_eq!(kinds(&one), [AsyncKind::PortError]);
         one.post(&three(&two)).unwrap();
         assert_eq!(one.statuses().is_empty(), how == Carrier::Retried);
         fabric.advance(BUDGET);
@@ -438,7 +440,7 @@ fn queues_and_devices_break() {
     let (fabric, one, two) = pair(1);
     one.cq.arm(false).unwrap();
     fabric.cq_fatal(one.cq.cookie());
-    assert_eq!(one.events(), [AsyncEvent { kind: AsyncKind::CqErr, about: About::Cq(one.cq.cookie()) }]);
+    assert_eq!(one.events(), [AsyncEvent { kind: AsyncKind::CqError, about: About::Cq(one.cq.cookie()) }]);
     assert_eq!(one.channel.next_event().unwrap(), Some(one.cq.cookie()), "whoever waits is woken");
     one.post(&three(&two)).unwrap();
     assert_eq!(one.statuses(), [], "no CQE comes any more");
@@ -484,7 +486,7 @@ fn a_cq_that_overflows_breaks() {
     for token in 0..3 {
         one.post(&[Send::write(token, (0, 8), &two, 0)]).unwrap();
     }
-    assert_eq!(kinds(&one), [AsyncKind::CqErr]);
+    assert_eq!(kinds(&one), [AsyncKind::CqError]);
     assert_eq!(one.statuses(), [(0, None), (1, None)], "those that were in are still there");
     assert_eq!(one.qp().state().unwrap(), QpState::Err);
 }

@@ -295,7 +295,10 @@ fn an_srq_feeds_several_qps() {
     );
     assert_eq!(post_one(3), Ok(()));
     far[0].to_err().unwrap();
-    assert_eq!(two.events(), [AsyncEvent { kind: AsyncKind::LastWqe, about: About::Qp(far[0].number()) }]);
+    assert_eq!(
+        two.events(),
+        [AsyncEvent { kind: AsyncKind::LastWqeReached, about: About::Qp(far[0].number()) }]
+    );
     drop(srq);
     assert_eq!(fabric.counts().srqs, 1, "its QPs hold it");
     drop((near, far, one, two));
