@@ -3,7 +3,6 @@
 
 use crate::access::MrAccess;
 use crate::cut::CutLimits;
-use crate::device::PortState;
 use crate::domain::NAME;
 use crate::error::VerbsError;
 use crate::handle::QpCaps;
@@ -117,15 +116,18 @@ impl RdmaTransport {
     /// Makes the QPs of an attempt, on the rail whose turn it is.
     fn make(&mut self, id: LinkId, number: u64, now: Instant) -> Result<(), Refusal> {
         let refuse = |error: VerbsError| (CloseCode::DeviceRefused, error.to_string());
-        let side = self.adapters.side();
+        let have = self.adapters.now();
+        let side = &have.side;
         let Some(link) = link_of(&mut self.links, id) else { return Ok(()) };
         let turn = usize::from(link.next_rail);
         link.next_rail = link.next_rail.wrapping_add(1);
         let Some(rail) = (!side.rails.is_empty()).then(|| side.rails[turn % side.rails.len()].number) else {
-            return Err((CloseCode::NoCommonRail, "no rail of this side is up".to_string()));
+            return Err((CloseCode::RailDown, "no rail of this side is up".to_string()));
         };
         let adapters = self.adapters.clone();
-        let adapter = adapters.get(rail).ok_or((CloseCode::NoCommonRail, "no such rail".to_string()))?;
+        let gone = || (CloseCode::RailDown, "no such rail".to_string());
+        let adapter = adapters.get(rail).ok_or_else(gone)?;
+        let used = have.used(rail).ok_or_else(gone)?;
         let depth = side.limits.send_depth;
         let width = self.config.width;
         let queue = match &mut self.queues[usize::from(rail)] {
@@ -145,6 +147,8 @@ impl RdmaTransport {
             number,
             rail,
             remote_rail: 0,
+            side: have.side,
+            used,
             lanes: Vec::with_capacity(usize::from(width)),
             queues: Vec::with_capacity(usize::from(width)),
             limits,
@@ -162,10 +166,9 @@ impl RdmaTransport {
                 max_recv_sge: 1,
                 max_inline_data: 0,
             };
-            let qp = adapter
-                .pd
-                .create_qp(caps, &queue.cq, &queue.cq, None)
-                .and_then(|qp| qp.to_init(&init(adapter.port, MrAccess::empty())).map(|()| qp));
+            let qp = adapter.pd.create_qp(caps, &queue.cq, &queue.cq, None).and_then(|qp| {
+                qp.to_init(&init(adapter.port, attempt.used.p_key_index, MrAccess::empty())).map(|()| qp)
+            });
             let qp = match qp {
                 Ok(qp) => qp,
                 Err(error) => {
@@ -196,7 +199,6 @@ impl RdmaTransport {
     /// Wires our QPs to those in the answer.
     fn wire(&mut self, id: LinkId, number: u64) -> Result<(), Refusal> {
         let mismatch = |why: &str| (CloseCode::Mismatch, why.to_string());
-        let side = self.adapters.side();
         let config = self.config.clone();
         let Some(link) = link_of(&mut self.links, id) else { return Ok(()) };
         let Some(attempt) = link.attempt.as_mut().filter(|attempt| attempt.number == number) else {
@@ -209,11 +211,12 @@ impl RdmaTransport {
             .iter()
             .find(|lane| lane.offered == attempt.rail)
             .ok_or(mismatch("another rail is answered"))?;
+        let side = &attempt.side;
         let rail = side.rail(attempt.rail).ok_or((CloseCode::RailDown, "the rail went down".to_string()))?;
         let peer_rail = theirs.rail(lane.array.rail).ok_or(mismatch("a rail that the peer has not"))?;
         let ours = *rail.gid(lane.offered_gid).ok_or(mismatch("a GID that was not offered"))?;
         let peer = *peer_rail.gid(lane.answered_gid).ok_or(mismatch("a GID that the peer has not"))?;
-        let path = Path::new((rail, &side), (peer_rail, &theirs), (ours, peer), &config)
+        let path = Path::new((rail, side), (peer_rail, &theirs), (ours, peer), &config)
             .map_err(|code| (code, code.to_string()))?;
         if lane.array.queues.len() != attempt.lanes.len() {
             return Err(mismatch("another number of QPs is answered"));
@@ -224,6 +227,7 @@ impl RdmaTransport {
             steps.map_err(|error| (CloseCode::DeviceRefused, error.to_string()))?;
         }
         attempt.remote_rail = lane.array.rail;
+        attempt.used.gid = Some(lane.offered_gid);
         tracing::debug!(
             device = rail.device,
             peer_device = peer_rail.device,
@@ -236,12 +240,11 @@ impl RdmaTransport {
     }
 
     fn send(&mut self, id: LinkId, say: Say, (from, to): (Stamp, Stamp)) {
-        let side = self.adapters.side();
         let Some(link) = link_of(&mut self.links, id) else { return };
         let body = match (say, &link.attempt) {
             (Say::Offer, Some(attempt)) => {
                 let array = QueueArray { rail: attempt.rail, queues: attempt.queues.clone() };
-                Body::Offer(Offer { side, arrays: vec![array] })
+                Body::Offer(Offer { side: attempt.side.clone(), arrays: vec![array] })
             }
             (Say::Ready, _) => Body::Ready,
             (Say::Close(code), _) => Body::Close { code, words: code.to_string() },
@@ -326,8 +329,8 @@ impl RdmaTransport {
     }
 
     /// The completion queue of a rail is of no use any more, and all connections over it.
-    pub(crate) fn queue_failed(&mut self, rail: u8, error: &VerbsError, now: Instant) {
-        tracing::warn!(%error, rail, "rdma: a completion queue failed");
+    pub(crate) fn queue_failed(&mut self, rail: u8, why: &str, now: Instant) {
+        tracing::warn!(why, rail, "rdma: a completion queue failed");
         self.fail_rail(rail, CloseCode::DeviceRefused, "its completion queue failed", now);
         // Its lanes end with their QPs; a new one is made for the next attempt.
         for index in self.lanes.numbers() {
@@ -338,32 +341,14 @@ impl RdmaTransport {
         self.queues[usize::from(rail)] = None;
     }
 
-    fn fail_rail(&mut self, rail: u8, code: CloseCode, why: &str, now: Instant) {
-        for id in self.link_ids() {
-            let uses = self.find(id).and_then(|link| link.attempt.as_ref()).is_some_and(|a| a.rail == rail);
-            if uses {
-                self.fail_attempt(id, code, why, now);
-            }
-        }
-    }
-
-    /// Something has happened to the rails: what is over one that is not up any more has to end.
-    pub(crate) fn rails_changed(&mut self, now: Instant) {
-        let adapters = self.adapters.clone();
-        for adapter in adapters.all() {
-            let state = adapter.pd.context().port(adapter.port).map(|port| port.state);
-            if !matches!(state, Ok(PortState::Active)) {
-                self.fail_rail(adapter.number, CloseCode::RailDown, "its port is not up", now);
-            }
-        }
-    }
-
     /// Does what is due; whether anything was.
     pub(crate) fn look_after(&mut self, now: Instant) -> bool {
         if self.next_timer.is_none_or(|at| at > now) {
             return false;
         }
         self.next_timer = None;
+        // One that is always busy is never armed.
+        self.adapters.take_events();
         for index in self.lanes.numbers() {
             self.tidy(index, now);
             match self.lanes.get_mut(index).map(|lane| &lane.stage) {

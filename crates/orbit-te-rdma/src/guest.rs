@@ -2,11 +2,12 @@
 //! when those keys are dead, or when its QPs are gone; whichever comes first.
 
 use crate::access::MrAccess;
-use crate::adapter::Adapters;
+use crate::adapter::{Adapters, Used};
 use crate::handle::{Cq, Qp, QpCaps, Retention, Ticket};
 use crate::handshake::{Action, Input, Machine, Pace, Say as Words, Timed};
 use crate::link::MOST_SENDS;
 use crate::memory::Mrs;
+use crate::notices::Notice;
 use crate::path::{Path, init};
 use crate::rails::{LocalRail, PortState, Preferences, pair};
 use orbit_te_memory::{Hold, Recalled};
@@ -46,11 +47,14 @@ impl Given {
 struct Queues {
     attempt: u64,
     qps: Vec<Qp>,
+    used: Used,
     answer: Answer,
 }
 
 /// A peer.
 pub(crate) struct Guest {
+    life: Incarnation,
+    theirs: Incarnation,
     peer: PeerId,
     say: Arc<dyn Say>,
     adapters: Arc<Adapters>,
@@ -78,6 +82,8 @@ impl Guest {
         now: Instant,
     ) -> Guest {
         let mut guest = Guest {
+            life,
+            theirs,
             peer,
             say,
             machine: Timed::new(Machine::new(life, false, MOST_SENDS), Pace::default()),
@@ -171,10 +177,62 @@ impl Guest {
     }
 
     /// Ends its connection, which may be made again.
-    pub(crate) fn end(&mut self, now: Instant) {
+    pub(crate) fn end(&mut self, code: CloseCode, now: Instant) {
         if let Some(attempt) = self.queues.as_ref().map(|queues| queues.attempt) {
-            self.drive(Input::Failed { attempt, code: CloseCode::QueueFailed }, now);
+            self.drive(Input::Failed { attempt, code }, now);
         }
+    }
+
+    /// Something has happened to the rails: a connection that it happened to ends, and the peer makes it anew.
+    pub(crate) fn happened(&mut self, notice: Notice, now: Instant) {
+        let adapters = self.adapters.clone();
+        let is_of = |rail: usize, device: u8| {
+            adapters.all().get(rail).is_some_and(|adapter| adapter.device_number() == device)
+        };
+        if let Some(code) = self.queues.as_ref().and_then(|queues| self.hit_by(notice, queues)) {
+            tracing::info!(peer = %self.peer, ?notice, %code, "rdma: a connection ends by what happened to its rail");
+            self.end(code, now);
+        }
+        // Those that are of no use any more; QPs that are still there hold theirs.
+        for (rail, place) in self.cqs.iter_mut().enumerate() {
+            place.take_if(|cq| match notice {
+                Notice::Completions { cookie } => cq.cookie() == cookie,
+                Notice::DeviceLost { device } => is_of(rail, device),
+                Notice::Missed => true,
+                _ => false,
+            });
+        }
+    }
+
+    /// Why a connection can't go on after this, if it can't.
+    fn hit_by(&self, notice: Notice, queues: &Queues) -> Option<CloseCode> {
+        let adapter = self.adapters.get(queues.used.rail())?;
+        let (rail, device) = (adapter.number, adapter.device_number());
+        let (hit, code) = match notice {
+            Notice::RailDown { rail: down } => (down == rail, CloseCode::RailDown),
+            Notice::RailAgain { .. } => return None,
+            Notice::Addresses { rail: changed } => {
+                let still = changed != rail || adapter.is_still(&queues.used, self.adapters.config());
+                (!still, CloseCode::AddressChanged)
+            }
+            Notice::Queue { device: of, number } => {
+                let ours = of == device && queues.qps.iter().any(|qp| qp.number() == number);
+                (ours, CloseCode::QueueFailed)
+            }
+            Notice::Completions { cookie } => {
+                let ours = self.cqs[usize::from(rail)].as_ref().is_some_and(|cq| cq.cookie() == cookie);
+                (ours, CloseCode::QueueFailed)
+            }
+            Notice::DeviceLost { device: lost } => (lost == device, CloseCode::RailDown),
+            Notice::Missed => (true, CloseCode::QueueFailed),
+        };
+        hit.then_some(code)
+    }
+
+    /// Tells the peer what there is now, so that it tries again what has failed.
+    pub(crate) fn tell_rails(&self, side: &Side) {
+        let (from, to) = (Stamp::none(self.life), Stamp::none(self.theirs));
+        self.tell(from, to, Body::Rails(side.clone()));
     }
 
     /// When it is to be looked after.
@@ -217,7 +275,7 @@ impl Guest {
         if self.given.iter().any(|given| late(given) && given.own.is_none()) {
             // The keys are not for this peer alone: it loses its QPs.
             tracing::warn!(peer = %self.peer, "rdma: a peer does not let go of keys that end, and loses its connection");
-            self.end(now);
+            self.end(CloseCode::QueueFailed, now);
             any = true;
         }
         for given in &mut self.given {
@@ -306,7 +364,8 @@ impl Guest {
         }
         let adapters = self.adapters.clone();
         let config = adapters.config();
-        let ours: Side = adapters.side();
+        let have = adapters.now();
+        let ours = &have.side;
         let local: Vec<LocalRail> = ours
             .rails
             .iter()
@@ -326,9 +385,11 @@ impl Guest {
         let array = offer.arrays.iter().find(|array| array.rail == met.theirs).ok_or_else(why)?;
         let (rail, theirs) =
             (ours.rail(met.ours).ok_or_else(why)?, offer.side.rail(met.theirs).ok_or_else(why)?);
-        let path = Path::new((rail, &ours), (theirs, &offer.side), (gids.local, gids.remote), config)
+        let path = Path::new((rail, ours), (theirs, &offer.side), (gids.local, gids.remote), config)
             .map_err(|code| (code, code.to_string()))?;
         let adapter = adapters.get(met.ours).ok_or_else(why)?;
+        let mut used = have.used(met.ours).ok_or_else(why)?;
+        used.gid = Some(gids.local.index);
         let refused = |error: crate::VerbsError| (CloseCode::DeviceRefused, error.to_string());
         let cq = match &mut self.cqs[usize::from(met.ours)] {
             Some(cq) => cq,
@@ -344,7 +405,7 @@ impl Guest {
         for theirs in &array.queues {
             let numbered = adapter.pd.create_qp(caps, cq, cq, None).and_then(|qp| {
                 let own = Queue { number: qp.number(), psn: crate::connecting::psn() };
-                qp.to_init(&init(adapter.port, access))?;
+                qp.to_init(&init(adapter.port, used.p_key_index, access))?;
                 qp.to_rtr(&path.rtr(*theirs))?;
                 qp.to_rts(&path.rts(own))?;
                 Ok((qp, own))
@@ -360,7 +421,8 @@ impl Guest {
             array: QueueArray { rail: met.ours, queues },
         };
         tracing::debug!(peer = %self.peer, device = rail.device, gids = %gids, mtu = %path.mtu(), "rdma: a peer is let in");
-        self.queues = Some(Queues { attempt, qps, answer: Answer { side: ours, lanes: vec![lane] } });
+        let answer = Answer { side: have.side, lanes: vec![lane] };
+        self.queues = Some(Queues { attempt, qps, used, answer });
         Ok(())
     }
 

@@ -20,8 +20,8 @@ pub(crate) struct Path {
 pub(crate) type Of<'a> = (&'a Rail, &'a Side);
 
 /// The first step of a QP. `access`: what the peer may do.
-pub(crate) fn init(port: u8, access: MrAccess) -> InitStep {
-    InitStep { port, pkey_index: 0, access }
+pub(crate) fn init(port: u8, pkey_index: u16, access: MrAccess) -> InitStep {
+    InitStep { port, pkey_index, access }
 }
 
 impl Path {

@@ -13,7 +13,8 @@ pub enum Reaction {
     RailDown,
     /// The rail is tried again, at once.
     RailAgain,
-    /// The port's GIDs are read again; QPs whose own GID is no longer at its index are made anew, and the peer is told what there is.
+    /// The port's GIDs are read again; QPs whose own GID is no longer at its index are made anew. Whoever connects to this side is told what
+    /// there is.
     RequeryGids,
     /// The port is read again; all its QPs are made anew where its LID has changed.
     RequeryLid,
@@ -25,9 +26,12 @@ pub enum Reaction {
     RebuildQueue,
     /// The CQ is destroyed with all QPs that complete there, their ops settled, and all made anew.
     RebuildCompletionQueue,
-    /// The receive queue is destroyed with all QPs that receive there, and all made anew.
+    /// The receive queue is destroyed with all QPs that receive there, and all made anew. There is none: QPs share no receive queues here, so
+    /// that nothing is done.
     RebuildReceiveQueue,
-    /// Everything of the device is given up, what can't be destroyed is retained with its owners, and the device is looked for again.
+    /// Everything of the device is given up: its rails are out of use, and their connections are made anew over others. What can't be destroyed
+    /// is retained with its owners, memory included. The device is not opened again by this process, also where it comes back: memory would
+    /// have to be registered there anew.
     DropDevice,
 }
 
