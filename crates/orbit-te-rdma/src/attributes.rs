@@ -8,6 +8,7 @@ mod retry;
 
 pub use retry::{MinRnrTimer, Retry, retry_for};
 
+use crate::access::MrAccess;
 use crate::gid::Candidate;
 use orbit_te_wire::rdma::{Features, LinkLayer, Mtu, Queue, Rail, SideLimits};
 use orbit_te_wire::{Access, rdma::CloseCode};
@@ -56,40 +57,22 @@ pub fn agree(
     }
 }
 
-bitflags::bitflags! {
-    /// What may be done with a registration or by a QP, by the numbers that verbs have for it (`enum ibv_access_flags`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub struct VerbsAccess: u32 {
-        /// The device may write into it for us.
-        const LOCAL_WRITE = 1;
-        /// The peer may write.
-        const REMOTE_WRITE = 1 << 1;
-        /// The peer may read.
-        const REMOTE_READ = 1 << 2;
-        /// The peer may do atomics; never given.
-        const REMOTE_ATOMIC = 1 << 3;
-        /// Memory windows may be bound to it.
-        const MW_BIND = 1 << 4;
-        /// The bytes of one write may land in any order; ignored by devices that can't.
-        const RELAXED_ORDERING = 1 << 20;
-    }
-}
-
-/// How a region is to be registered. `writable`: its pages can be written at all. `windows`: grants of it are memory windows, which get
+/// How a region is to be registered. `writable`: its pages can be written at all. `relaxed`: the bytes of one write may land in any order.
+/// `windows`: grants of it are memory windows, which get
 /// the remote rights in place of the registration; those need the right to bind, and verbs ask for local writing with remote writing.
-pub fn registration(access: Access, writable: bool, relaxed: bool, windows: bool) -> VerbsAccess {
-    let mut flags = VerbsAccess::empty();
-    flags.set(VerbsAccess::LOCAL_WRITE, writable);
-    flags.set(VerbsAccess::REMOTE_READ, access.contains(Access::REMOTE_READ) && !windows);
-    flags.set(VerbsAccess::REMOTE_WRITE, access.contains(Access::REMOTE_WRITE) && writable && !windows);
-    flags.set(VerbsAccess::MW_BIND, windows && access.is_remote());
-    flags.set(VerbsAccess::RELAXED_ORDERING, relaxed);
+pub fn registration(access: Access, writable: bool, relaxed: bool, windows: bool) -> MrAccess {
+    let mut flags = MrAccess::empty();
+    flags.set(MrAccess::LOCAL_WRITE, writable);
+    flags.set(MrAccess::REMOTE_READ, access.contains(Access::REMOTE_READ) && !windows);
+    flags.set(MrAccess::REMOTE_WRITE, access.contains(Access::REMOTE_WRITE) && writable && !windows);
+    flags.set(MrAccess::MW_BIND, windows && access.is_remote());
+    flags.set(MrAccess::RELAXED_ORDERING, relaxed);
     flags
 }
 
 /// What a memory window or a registration made for one grant permits: what the grant and the pages do.
-pub fn grant(access: Access, writable: bool) -> VerbsAccess {
-    registration(access, writable, false, false) & (VerbsAccess::REMOTE_READ | VerbsAccess::REMOTE_WRITE)
+pub fn grant(access: Access, writable: bool) -> MrAccess {
+    registration(access, writable, false, false) & (MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE)
 }
 
 /// What a path is to be like.
@@ -206,7 +189,7 @@ pub struct InitAttributes {
     /// The index in the port's P_Key table.
     pub p_key_index: u16,
     /// What the peer may do by this QP; each registration has its own rights besides.
-    pub access: VerbsAccess,
+    pub access: MrAccess,
 }
 
 /// The attributes for RTR, from where on the QP receives.
@@ -239,7 +222,7 @@ pub struct RtsAttributes {
 
 /// The attributes for INIT, of every QP of a rail.
 pub fn init(ours: &Rail, p_key_index: u16) -> InitAttributes {
-    let access = VerbsAccess::REMOTE_READ | VerbsAccess::REMOTE_WRITE | VerbsAccess::LOCAL_WRITE;
+    let access = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE | MrAccess::LOCAL_WRITE;
     InitAttributes { port: ours.port, p_key_index, access }
 }
 

@@ -105,7 +105,7 @@ impl DeviceLimits {
 pub struct DeviceExtras {
     /// Whether MRs can be registered on demand, without pinning.
     pub odp: bool,
-    /// Flags beyond the old 32, such as relaxed ordering being honoured.
+    /// Flags beyond the old 32 (`enum ib_uverbs_device_cap_flags`).
     pub cap_flags: u64,
 }
 

@@ -5,6 +5,7 @@
 
 use crate::access::MrAccess;
 use crate::adapter::{Adapter, Adapters};
+use crate::attributes;
 use crate::error::VerbsError;
 use crate::handle::{Mr, NotFreed};
 use arc_swap::ArcSwap;
@@ -53,7 +54,7 @@ pub(crate) struct Mrs {
 impl Mrs {
     /// Registers a region on all rails but those that are lost, each by a thread of its own where there are several. All or nothing.
     pub(crate) fn register(adapters: &Adapters, region: &Region, access: Access) -> Result<Mrs, VerbsError> {
-        let flags = flags(access);
+        let flags = flags(region.access(), access);
         let one = |adapter: &Adapter| {
             if adapter.is_lost() {
                 return Ok(OnRail::none());
@@ -149,12 +150,12 @@ fn part_bytes(length: u64, limit: u64) -> u64 {
     most.max(length.div_ceil(MAX_PARTS as u64).next_multiple_of(PAGE))
 }
 
-/// What the device lets be done, of what the region lets be done.
-fn flags(access: Access) -> MrAccess {
-    let mut flags = MrAccess::LOCAL_WRITE;
-    flags.set(MrAccess::REMOTE_READ, access.contains(Access::REMOTE_READ));
-    flags.set(MrAccess::REMOTE_WRITE, access.contains(Access::REMOTE_WRITE));
-    flags
+/// What the device lets be done with an MR for these rights, of what the region lets be done. Whether a device honours relaxed ordering is said
+/// by no verb, so that it is not asked for.
+fn flags(region: Access, access: Access) -> MrAccess {
+    // Pages of other regions may be read-only.
+    let writable = region.intersects(Access::LOCAL | Access::REMOTE_WRITE);
+    attributes::registration(access, writable, false, false)
 }
 
 /// The MRs of all regions of a domain.

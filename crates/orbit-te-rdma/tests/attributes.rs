@@ -4,6 +4,7 @@
 
 mod planning;
 
+use orbit_te_rdma::MrAccess;
 use orbit_te_rdma::attributes::*;
 use orbit_te_rdma::gid::candidates;
 use orbit_te_wire::Access;
@@ -42,7 +43,7 @@ fn the_smaller_of_both_counts() {
 
 #[test]
 fn access_flags() {
-    use VerbsAccess as V;
+    use MrAccess as V;
     let local = V::LOCAL_WRITE;
     let check = |access, writable, relaxed, windows, want: V| {
         assert_eq!(registration(access, writable, relaxed, windows), want, "{access:?}");
@@ -109,7 +110,7 @@ fn attributes_from_init_to_rts() {
     let retry = retry_for(Duration::from_secs(1));
     let init = init(&ours, 4);
     assert_eq!((init.port, init.p_key_index), (1, 4));
-    assert!(!init.access.contains(VerbsAccess::REMOTE_ATOMIC));
+    assert!(!init.access.contains(MrAccess::REMOTE_ATOMIC));
     let to = path(&ours, &theirs, &pair, &Quality::default()).unwrap();
     let rtr = rtr(&agreed, there, to, &retry);
     assert_eq!((rtr.destination, rtr.receive_psn, rtr.mtu, rtr.path.port), (18, 2000, Mtu::B1024, 1));
