@@ -5,7 +5,7 @@ use crate::attributes;
 use crate::config::RdmaConfig;
 use crate::device::{DeviceLimits, GidEntry, GidKind, LinkLayer, Mtu, PortState};
 use crate::error::VerbsError;
-use crate::handle::{About, AsyncEvent, Context, Pd, Retention};
+use crate::handle::{About, AsyncEvent, Context, InitStep, Pd, Retention};
 use crate::notices::{Notice, Notices};
 use crate::reaction::{Reaction, reaction};
 use crate::sys::Verbs;
@@ -57,7 +57,7 @@ pub struct Adapter {
 #[derive(Debug, Clone)]
 pub(crate) struct Used {
     rail: Rail,
-    pub(crate) p_key_index: u16,
+    p_key_index: u16,
     /// The index of its GID; none: not chosen yet.
     pub(crate) gid: Option<u16>,
 }
@@ -75,6 +75,11 @@ impl Used {
     /// The number of the rail.
     pub(crate) fn rail(&self) -> u8 {
         self.rail.number
+    }
+
+    /// The first step of a QP over it. `serves`: the peer reads and writes by it.
+    pub(crate) fn init(&self, serves: bool) -> InitStep {
+        attributes::init(&self.rail, self.p_key_index, serves)
     }
 }
 
@@ -415,6 +420,18 @@ fn wire_mtu(mtu: Mtu) -> rdma::Mtu {
         Mtu::B1024 => rdma::Mtu::B1024,
         Mtu::B2048 => rdma::Mtu::B2048,
         Mtu::B4096 => rdma::Mtu::B4096,
+    }
+}
+
+impl From<rdma::Mtu> for Mtu {
+    fn from(mtu: rdma::Mtu) -> Mtu {
+        match mtu {
+            rdma::Mtu::B256 => Mtu::B256,
+            rdma::Mtu::B512 => Mtu::B512,
+            rdma::Mtu::B1024 => Mtu::B1024,
+            rdma::Mtu::B2048 => Mtu::B2048,
+            rdma::Mtu::B4096 => Mtu::B4096,
+        }
     }
 }
 

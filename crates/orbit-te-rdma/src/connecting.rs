@@ -1,7 +1,6 @@
 //! Links on their way up and down: what the handshake asks for, carried out. Rule: QPs of an attempt that is over go into the error state at
 //! once, and are destroyed when what they had under way is over, or late.
 
-use crate::access::MrAccess;
 use crate::cut::CutLimits;
 use crate::domain::NAME;
 use crate::error::VerbsError;
@@ -9,7 +8,7 @@ use crate::handle::QpCaps;
 use crate::handshake::{Action, Input, Say};
 use crate::lane::{Lane, Stage};
 use crate::link::Attempt;
-use crate::path::{Path, init};
+use crate::path::Path;
 use crate::rail_queue::RailQueue;
 use crate::sys::RANGES;
 use crate::transport::{RdmaTransport, link_of};
@@ -166,9 +165,10 @@ impl RdmaTransport {
                 max_recv_sge: 1,
                 max_inline_data: 0,
             };
-            let qp = adapter.pd.create_qp(caps, &queue.cq, &queue.cq, None).and_then(|qp| {
-                qp.to_init(&init(adapter.port, attempt.used.p_key_index, MrAccess::empty())).map(|()| qp)
-            });
+            let qp = adapter
+                .pd
+                .create_qp(caps, &queue.cq, &queue.cq, None)
+                .and_then(|qp| qp.to_init(&attempt.used.init(false)).map(|()| qp));
             let qp = match qp {
                 Ok(qp) => qp,
                 Err(error) => {

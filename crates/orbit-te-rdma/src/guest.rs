@@ -1,14 +1,13 @@
 //! One peer of the side that is reached: its QPs here, and the keys it was given. Rule: a hold is let go when the peer has let go of the keys,
 //! when those keys are dead, or when its QPs are gone; whichever comes first.
 
-use crate::access::MrAccess;
 use crate::adapter::{Adapters, Used};
 use crate::handle::{Cq, Qp, QpCaps, Retention, Ticket};
 use crate::handshake::{Action, Input, Machine, Pace, Say as Words, Timed};
 use crate::link::MOST_SENDS;
 use crate::memory::Mrs;
 use crate::notices::Notice;
-use crate::path::{Path, init};
+use crate::path::Path;
 use crate::rails::{LocalRail, PortState, Preferences, pair};
 use orbit_te_memory::{Hold, Recalled};
 use orbit_te_transport::Say;
@@ -400,12 +399,11 @@ impl Guest {
         };
         let caps =
             QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let access = MrAccess::LOCAL_WRITE | MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         let (mut qps, mut queues) = (Vec::new(), Vec::new());
         for theirs in &array.queues {
             let numbered = adapter.pd.create_qp(caps, cq, cq, None).and_then(|qp| {
                 let own = Queue { number: qp.number(), psn: crate::connecting::psn() };
-                qp.to_init(&init(adapter.port, used.p_key_index, access))?;
+                qp.to_init(&used.init(true))?;
                 qp.to_rtr(&path.rtr(*theirs))?;
                 qp.to_rts(&path.rts(own))?;
                 Ok((qp, own))

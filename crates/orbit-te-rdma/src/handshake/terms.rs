@@ -1,8 +1,9 @@
 //! What offers and answers hold: which rails meet, by which GIDs, and how their QPs are set up. Rule: the side that answers chooses; the
 //! side that offered checks the choice against what it offered, and takes nothing on trust.
 
-use crate::attributes::{Agreed, PathAddress, Quality, agree, path};
+use crate::attributes::{Agreed, Quality, agree, path};
 use crate::gid::{Candidate, candidates};
+use crate::handle::Address;
 use crate::rails::{LocalRail, PortState, Preferences, WhyNot, pair};
 use orbit_te_wire::rdma::{Answer, CloseCode, Lane, Offer, Queue, QueueArray, Rail, Side};
 use thiserror::Error;
@@ -32,7 +33,7 @@ pub struct Meeting {
     /// What both rails can do together.
     pub agreed: Agreed,
     /// Where our QPs send to.
-    pub path: PathAddress,
+    pub path: Address,
 }
 
 /// Why an offer or an answer is not taken: what the close says.
