@@ -7,6 +7,7 @@ use crate::device::{DeviceLimits, GidEntry, GidKind, LinkLayer, Mtu, PortState};
 use crate::error::VerbsError;
 use crate::handle::{About, AsyncEvent, Context, InitStep, Pd, Retention};
 use crate::notices::{Notice, Notices};
+use crate::rails::{BadName, RailName};
 use crate::reaction::{Reaction, reaction};
 use crate::sys::Verbs;
 use orbit_te_wire::rdma::{self, Features, MAX_GIDS, MAX_RAILS, Rail, Side, SideLimits};
@@ -18,14 +19,9 @@ use thiserror::Error;
 /// Why no rail can be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoRails {
-    /// A device was named that is not there.
-    #[error("there is no RDMA device `{named}`; there are: {there}")]
-    UnknownDevice {
-        /// What was named.
-        named: String,
-        /// Those that there are.
-        there: String,
-    },
+    /// A name in the settings is that of nothing.
+    #[error(transparent)]
+    Name(#[from] BadName),
     /// None of the ports can be used.
     #[error("no port of an RDMA device can be used: {reasons}")]
     None {
@@ -112,15 +108,17 @@ impl Adapters {
         let config = config.clone().bounded();
         let list = |errno| VerbsError::new(crate::Verb::GetDeviceList, "all devices", errno);
         let devices = verbs.devices().map_err(list)?;
-        let there = devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
-        let wanted: Vec<(String, Option<u8>)> = match config.devices.as_slice() {
-            [] => devices.iter().map(|device| (device.name.clone(), None)).collect(),
-            named => named.iter().map(|named| name_and_port(named)).collect(),
+        let there =
+            || devices.iter().map(|device| RailName { device: device.name.clone(), port: None }).collect();
+        let wanted: Vec<RailName> = match config.devices.as_slice() {
+            [] => there(),
+            named => named.iter().map(|named| named.parse()).collect::<Result<_, _>>()?,
         };
         let (mut adapters, mut refused) = (Vec::<Adapter>::new(), Vec::new());
-        for (name, only) in wanted {
+        for wanted in wanted {
+            let (name, only) = (wanted.device.clone(), wanted.port);
             let Some(device) = devices.iter().find(|device| device.name == name) else {
-                return Err(NoRails::UnknownDevice { named: name, there });
+                return Err(BadName::Unknown { name: wanted, there: there() }.into());
             };
             let opened = Context::open(verbs, &name).and_then(|context| {
                 let limits = context.limits()?;
@@ -133,6 +131,12 @@ impl Adapters {
                     continue;
                 }
             };
+            if only.is_some_and(|only| only > limits.ports) {
+                let port = |port| RailName { device: name.clone(), port: Some(port) };
+                return Err(
+                    BadName::Unknown { name: wanted, there: (1..=limits.ports).map(port).collect() }.into()
+                );
+            }
             for port in (1..=limits.ports).filter(|port| only.is_none_or(|only| only == *port)) {
                 if adapters.len() == MAX_RAILS {
                     refused.push(format!("{name} port {port}: there are {MAX_RAILS} rails already"));
@@ -432,13 +436,5 @@ impl From<rdma::Mtu> for Mtu {
             rdma::Mtu::B2048 => Mtu::B2048,
             rdma::Mtu::B4096 => Mtu::B4096,
         }
-    }
-}
-
-/// `mlx5_0` or `mlx5_0:1`.
-fn name_and_port(named: &str) -> (String, Option<u8>) {
-    match named.rsplit_once(':').map(|(name, port)| (name, port.parse())) {
-        Some((name, Ok(port))) => (name.to_string(), Some(port)),
-        _ => (named.to_string(), None),
     }
 }

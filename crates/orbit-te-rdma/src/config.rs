@@ -1,5 +1,7 @@
 //! The knobs of the RDMA transport. Rule: each says how to size it and what it costs.
 
+use crate::attributes::Quality;
+use crate::rails::Preferences;
 use std::time::Duration;
 
 /// How a worker learns of completions.
@@ -14,7 +16,7 @@ pub enum Completions {
     Adaptive,
 }
 
-/// Settings of [`crate::Rails`], of a [`crate::RdmaTarget`] and of [`crate::RdmaTransport`]s. They need not be the same at both sides.
+/// Settings of [`crate::Adapters`], of a [`crate::RdmaTarget`] and of [`crate::RdmaTransport`]s. They need not be the same at both sides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaConfig {
     /// The devices to use, by name (`mlx5_0`) or by name and port (`mlx5_0:1`), best first; none named: all that there are. One that is
@@ -83,6 +85,17 @@ impl Default for RdmaConfig {
 }
 
 impl RdmaConfig {
+    /// How rails are paired by them.
+    pub(crate) fn preferences(&self) -> Preferences {
+        Preferences { gid_index: self.gid_index, ..Preferences::default() }
+    }
+
+    /// What paths are to be like by them.
+    pub(crate) fn quality(&self) -> Quality {
+        let (service_level, traffic_class) = (self.service_level, self.traffic_class);
+        Quality { service_level, traffic_class, ..Quality::default() }
+    }
+
     /// The settings with values that can be worked with: times that can be added to any clock, and counts that are not zero.
     pub(crate) fn bounded(mut self) -> RdmaConfig {
         let year = Duration::from_secs(365 * 24 * 3600);

@@ -1,20 +1,20 @@
 //! Links on their way up and down: what the handshake asks for, carried out. Rule: QPs of an attempt that is over go into the error state at
 //! once, and are destroyed when what they had under way is over, or late.
 
+use crate::attributes;
 use crate::cut::CutLimits;
 use crate::domain::NAME;
 use crate::error::VerbsError;
 use crate::handle::QpCaps;
-use crate::handshake::{Action, Input, Say};
+use crate::handshake::{self, Action, Input, Say, Terms};
 use crate::lane::{Lane, Stage};
 use crate::link::Attempt;
-use crate::path::Path;
 use crate::rail_queue::RailQueue;
 use crate::sys::RANGES;
 use crate::transport::{RdmaTransport, link_of};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use orbit_te_transport::{Event, LinkId, OpError, OpErrorCode, TransportError};
-use orbit_te_wire::rdma::{Answer, Body, CloseCode, Message, Offer, Queue, QueueArray, Stamp};
+use orbit_te_wire::rdma::{Body, CloseCode, Message, Queue, Stamp};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -198,41 +198,37 @@ impl RdmaTransport {
 
     /// Wires our QPs to those in the answer.
     fn wire(&mut self, id: LinkId, number: u64) -> Result<(), Refusal> {
-        let mismatch = |why: &str| (CloseCode::Mismatch, why.to_string());
-        let config = self.config.clone();
+        let refuse = |code: CloseCode, why: &str| (code, why.to_string());
         let Some(link) = link_of(&mut self.links, id) else { return Ok(()) };
         let Some(attempt) = link.attempt.as_mut().filter(|attempt| attempt.number == number) else {
-            return Err((CloseCode::Gone, "the attempt is over".to_string()));
+            return Err(refuse(CloseCode::Gone, "the attempt is over"));
         };
-        let Some(Answer { side: theirs, lanes }) = link.answer.take() else {
-            return Err((CloseCode::Protocol, "an answer without content".to_string()));
+        let Some(answer) = link.answer.take() else {
+            return Err(refuse(CloseCode::Protocol, "an answer without content"));
         };
-        let lane = lanes
-            .iter()
-            .find(|lane| lane.offered == attempt.rail)
-            .ok_or(mismatch("another rail is answered"))?;
-        let side = &attempt.side;
-        let rail = side.rail(attempt.rail).ok_or((CloseCode::RailDown, "the rail went down".to_string()))?;
-        let peer_rail = theirs.rail(lane.array.rail).ok_or(mismatch("a rail that the peer has not"))?;
-        let ours = *rail.gid(lane.offered_gid).ok_or(mismatch("a GID that was not offered"))?;
-        let peer = *peer_rail.gid(lane.answered_gid).ok_or(mismatch("a GID that the peer has not"))?;
-        let path = Path::new((rail, side), (peer_rail, &theirs), (ours, peer), &config)
-            .map_err(|code| (code, code.to_string()))?;
-        if lane.array.queues.len() != attempt.lanes.len() {
-            return Err(mismatch("another number of QPs is answered"));
-        }
-        for ((lane, ours), theirs) in attempt.lanes.iter().zip(&attempt.queues).zip(&lane.array.queues) {
+        let (preferences, quality) = (self.config.preferences(), self.config.quality());
+        let terms =
+            Terms { side: &attempt.side, preferences: &preferences, quality: &quality, failed_attempts: 0 };
+        let meetings = handshake::judge_answer(&terms, &[attempt.array()], &answer)
+            .map_err(|unfit| (unfit.code, unfit.words))?;
+        let [meeting] = meetings.as_slice() else {
+            return Err(refuse(CloseCode::Protocol, "a rail is answered more than once"));
+        };
+        let retry = attributes::retry_for(self.config.ack_budget);
+        for ((lane, ours), theirs) in attempt.lanes.iter().zip(&attempt.queues).zip(&meeting.theirs.queues) {
             let Some(qp) = self.lanes.get_mut(*lane).and_then(|lane| lane.qp.as_ref()) else { continue };
-            let steps = qp.to_rtr(&path.rtr(*theirs)).and_then(|()| qp.to_rts(&path.rts(*ours)));
+            let rtr = attributes::rtr(&meeting.agreed, *theirs, meeting.path, &retry);
+            let rts = attributes::rts(&meeting.agreed, *ours, &retry);
+            let steps = qp.to_rtr(&rtr).and_then(|()| qp.to_rts(&rts));
             steps.map_err(|error| (CloseCode::DeviceRefused, error.to_string()))?;
         }
-        attempt.remote_rail = lane.array.rail;
-        attempt.used.gid = Some(lane.offered_gid);
+        attempt.remote_rail = meeting.theirs.rail;
+        attempt.used.gid = Some(meeting.gids.local.index);
         tracing::debug!(
-            device = rail.device,
-            peer_device = peer_rail.device,
-            gid = lane.offered_gid,
-            mtu = %path.mtu(),
+            rail = meeting.ours,
+            peer_rail = meeting.theirs.rail,
+            gids = %meeting.gids,
+            mtu = %meeting.agreed.mtu,
             width = attempt.lanes.len(),
             "rdma: a path to a peer"
         );
@@ -240,11 +236,13 @@ impl RdmaTransport {
     }
 
     fn send(&mut self, id: LinkId, say: Say, (from, to): (Stamp, Stamp)) {
+        let (preferences, quality) = (self.config.preferences(), self.config.quality());
         let Some(link) = link_of(&mut self.links, id) else { return };
         let body = match (say, &link.attempt) {
             (Say::Offer, Some(attempt)) => {
-                let array = QueueArray { rail: attempt.rail, queues: attempt.queues.clone() };
-                Body::Offer(Offer { side: attempt.side.clone(), arrays: vec![array] })
+                let side = &attempt.side;
+                let terms = Terms { side, preferences: &preferences, quality: &quality, failed_attempts: 0 };
+                Body::Offer(handshake::offer(&terms, vec![attempt.array()]))
             }
             (Say::Ready, _) => Body::Ready,
             (Say::Close(code), _) => Body::Close { code, words: code.to_string() },

@@ -54,7 +54,6 @@ mod local;
 mod memory;
 mod notices;
 mod ops;
-mod path;
 mod rail_queue;
 mod reacting;
 mod send_queue;

@@ -8,7 +8,7 @@ use crate::handshake::{Machine, Timed};
 use crate::ops::OpSlot;
 use orbit_te_transport::PriorityQueue;
 use orbit_te_wire::Incarnation;
-use orbit_te_wire::rdma::{Answer, Queue, Side};
+use orbit_te_wire::rdma::{Answer, Queue, QueueArray, Side};
 use std::time::Instant;
 
 /// How often a message of the handshake is sent before the attempt is given up.
@@ -59,6 +59,13 @@ pub(crate) struct Attempt {
     pub(crate) lanes: Vec<u16>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) limits: CutLimits,
+}
+
+impl Attempt {
+    /// Its QPs, as the peer is told.
+    pub(crate) fn array(&self) -> QueueArray {
+        QueueArray { rail: self.rail, queues: self.queues.clone() }
+    }
 }
 
 /// Which keys end.

@@ -227,6 +227,31 @@ fn addresses_that_are_used_and_change_make_a_connection_anew() {
 }
 
 #[test]
+fn addresses_by_which_nothing_comes_through_are_left_for_the_next() {
+    let fabric = FakeFabric::new(1);
+    // Somebody else has the routable address of the second host, so that packets go there.
+    for (host, address) in [(2, 2), (0, 1), (1, 2)] {
+        let mut spec = DeviceSpec::roce("mlx5_0", [10, 0, 0, address]).on_host(host);
+        if host == 2 {
+            (spec.ports[0].gids[0], spec.ports[0].gids[1]) = (None, None);
+        }
+        fabric.add_device(spec);
+    }
+    let config = RdmaConfig { unreachable_after: Duration::from_secs(10), ..quick() };
+    let mut sides = Sides::new(&fabric, &config).unwrap();
+    let ours = sides.here.region(PIECE as usize, 1, Access::LOCAL).unwrap();
+    let theirs = sides.there.region(PIECE as usize, 2, Access::SHARED).unwrap();
+    let key = sides.there.key(&theirs.0, theirs.0.key()).unwrap();
+    let link = sides.connect();
+    let tries = (1..10).find(|_| {
+        let write = sides.op(OpKind::Write, link, &ours, 0, RemoteSpan { offset: 0, key }, PIECE);
+        sides.end(write).result.is_ok()
+    });
+    assert_eq!(tries, Some(2), "{:?}", sides.fallen);
+    assert_eq!(Memory::contents(&theirs.0, 0, PIECE as usize), vec![1; PIECE as usize]);
+}
+
+#[test]
 fn lids_that_change_make_a_connection_anew() {
     for (side, what) in BOTH {
         let mut scene = Scene::new(infiniband, 1, &quick());
