@@ -12,7 +12,7 @@ pub struct Wc(ibv_wc);
 /// What a CQE says of its WR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// The WR's `wr_id`: see [`crate::WrToken`].
+    /// The WR's `wr_id`.
     pub token: u64,
     /// The number of the local QP.
     pub qp_num: u32,

@@ -8,7 +8,7 @@ mod support;
 use orbit_te_rdma::fake::*;
 use orbit_te_rdma::handle::*;
 use orbit_te_rdma::sys::ffi::ibv_wr_opcode::*;
-use orbit_te_rdma::{Errno, MrAccess, Mtu, VerbsError, WcStatus, WrToken};
+use orbit_te_rdma::{Errno, MrAccess, Mtu, VerbsError, WcStatus};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use support::*;
@@ -208,10 +208,9 @@ fn a_window_opens_a_part_until_it_is_taken_back() {
         rkey,
         ..Send::new(IBV_WR_RDMA_WRITE, 1, &[(0, length)])
     };
-    let token = |slot| WrToken { slot, generation: 5 };
-    let mut bind = mw.bind_wr(token(1), &mr, two.memory.address() + 100, 50, MrAccess::REMOTE_WRITE);
+    let mut bind = mw.bind_wr(1 << 40, &mr, two.memory.address() + 100, 50, MrAccess::REMOTE_WRITE);
     post_raw(two.qp(), std::slice::from_mut(&mut bind)).unwrap();
-    assert_eq!(two.statuses(), [(token(1).to_u64(), None)]);
+    assert_eq!(two.statuses(), [(1 << 40, None)]);
     assert_ne!(mw.rkey(), before);
     one.memory.write(0, &[7; 50]);
     one.post(&[write(mw.rkey(), 100, 50)]).unwrap();
@@ -219,9 +218,9 @@ fn a_window_opens_a_part_until_it_is_taken_back() {
     assert_eq!(two.memory.read(99, 52), [vec![0], vec![7; 50], vec![0]].concat());
     // The MR can't go while the window is on it.
     let raw = Arc::try_unwrap(mr).unwrap_err();
-    let invalidate = mw.invalidate_wr(token(2));
+    let invalidate = mw.invalidate_wr(2);
     post_raw(two.qp(), &mut [invalidate]).unwrap();
-    assert_eq!(two.statuses(), [(token(2).to_u64(), None)]);
+    assert_eq!(two.statuses(), [(2, None)]);
     mw.unbound();
     let mr = Arc::try_unwrap(raw).unwrap();
     one.post(&[write(mw.rkey(), 100, 50)]).unwrap();
@@ -240,7 +239,7 @@ fn a_window_that_does_not_fit_is_not_bound() {
         let (fabric, one, mut two) = pair(1);
         let mr = Arc::new(two.mr.take().unwrap());
         let mut mw = two.pd.alloc_mw().unwrap();
-        let token = WrToken { slot: 1, generation: 0 };
+        let token = 1;
         let mut bind = mw.bind_wr(token, &mr, two.memory.address() + at, length, access);
         post_raw(two.qp(), std::slice::from_mut(&mut bind)).unwrap();
         assert_eq!(two.statuses(), [(1, status)], "{what}");
