@@ -10,8 +10,10 @@ use crate::notices::{Notice, Notices};
 use crate::rails::{BadName, RailName};
 use crate::reaction::{Reaction, reaction};
 use crate::sys::Verbs;
+use nix::sys::epoll::Epoll;
 use orbit_te_wire::rdma::{self, Features, MAX_GIDS, MAX_RAILS, Rail, Side, SideLimits};
 use parking_lot::Mutex;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
@@ -185,6 +187,14 @@ impl Adapters {
     /// The settings by which they were opened.
     pub fn config(&self) -> &RdmaConfig {
         &self.config
+    }
+
+    /// Has lost devices watched no more: what they would be watched by is readable for ever.
+    pub(crate) fn unwatch_lost(&self, epoll: &Epoll) {
+        for adapter in self.adapters.iter().filter(|adapter| adapter.first && adapter.is_lost()) {
+            // Fails where that was done before.
+            let _ = epoll.delete(adapter.pd.context().as_fd());
+        }
     }
 
     /// What has happened to the rails.

@@ -36,7 +36,7 @@ pub struct RdmaConfig {
     pub ack_budget: Duration,
     /// Traffic class of RoCE packets. Default 0.
     pub traffic_class: u8,
-    /// Service level. Default 0.
+    /// Service level, up to 15. Default 0.
     pub service_level: u8,
     /// The P_Key to talk in; none: the first of the port's table.
     pub p_key: Option<u16>,
@@ -108,6 +108,7 @@ impl RdmaConfig {
         ] {
             *time = (*time).min(year);
         }
+        self.service_level = self.service_level.min(15);
         self.width = self.width.clamp(1, orbit_te_wire::rdma::MAX_WIDTH as u8);
         self.send_depth = self.send_depth.clamp(2, 1 << 15);
         self.chunk_bytes = self.chunk_bytes.clamp(1, 1 << 30);

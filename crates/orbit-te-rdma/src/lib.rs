@@ -1,6 +1,6 @@
 //! OrbitTE over RDMA verbs: host memory of peers, read and written by the devices of both sides, without the CPU of the side that is reached.
 //!
-//! From the bottom up; each layer knows those below it only:
+//! From the bottom up:
 //!
 //! 1. [`sys`], the table of verbs ([`sys::Verbs`]): filled by libibverbs at run time ([`sys::SystemVerbs`]), or in memory by the module `fake`
 //!    (feature `testing`). A machine without libibverbs, or without a device, gives an [`Unavailable`] that says why. What verbs say by number

@@ -6,7 +6,6 @@ use crate::notices::Notice;
 use crate::transport::{RdmaTransport, link_of};
 use orbit_te_transport::LinkId;
 use orbit_te_wire::rdma::CloseCode;
-use std::os::fd::AsFd;
 use std::time::Instant;
 
 impl RdmaTransport {
@@ -41,21 +40,23 @@ impl RdmaTransport {
                         self.queue_failed(rail as u8, "its device says so", now);
                     }
                 }
-                Notice::DeviceLost { device } => {
-                    for adapter in adapters.all().iter().filter(|a| a.device_number() == device) {
-                        self.queue_failed(adapter.number, "its device is lost", now);
-                        if adapter.is_first_of_device() {
-                            // It would be readable for ever.
-                            let _ = self.epoll.delete(adapter.pd.context().as_fd());
-                        }
-                    }
-                }
+                Notice::DeviceLost { .. } => self.leave_lost(now),
                 Notice::Missed => {
+                    self.leave_lost(now);
                     self.fail_those(|_| true, CloseCode::QueueFailed, "too much has happened", now);
                     self.hurry_all(now);
                 }
             }
         }
+    }
+
+    /// Lets go of all that there is on lost devices.
+    fn leave_lost(&mut self, now: Instant) {
+        let adapters = self.adapters.clone();
+        for adapter in adapters.all().iter().filter(|adapter| adapter.is_lost()) {
+            self.queue_failed(adapter.number, "its device is lost", now);
+        }
+        adapters.unwatch_lost(&self.epoll);
     }
 
     pub(crate) fn fail_rail(&mut self, rail: u8, code: CloseCode, why: &str, now: Instant) {

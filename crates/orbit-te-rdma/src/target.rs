@@ -4,7 +4,7 @@
 //! All of it is rare: a few messages for each connection, and one for each region that a peer begins to use. A peer's reads and writes are
 //! carried out by the device.
 
-use crate::adapter::{Adapter, Adapters};
+use crate::adapter::Adapters;
 use crate::domain::{NAME, RdmaDomain};
 use crate::guest::{Given, Guest};
 use crate::memory::{Mrs, Registrations};
@@ -114,13 +114,9 @@ impl RdmaTarget {
         let notices = self.adapters.notices().read(&mut reader);
         for notice in &notices {
             state.values_mut().for_each(|guest| guest.happened(*notice, now));
-            if let Notice::DeviceLost { device } = notice {
-                let lost = |adapter: &&Adapter| adapter.device_number() == *device;
-                for adapter in self.adapters.all().iter().filter(lost).filter(|a| a.is_first_of_device()) {
-                    // It would be readable for ever.
-                    let _ = self.epoll.delete(adapter.pd.context().as_fd());
-                }
-            }
+        }
+        if notices.iter().any(|notice| matches!(notice, Notice::DeviceLost { .. } | Notice::Missed)) {
+            self.adapters.unwatch_lost(&self.epoll);
         }
         let better = |notice: &Notice| {
             matches!(notice, Notice::RailAgain { .. } | Notice::Addresses { .. } | Notice::Missed)
