@@ -17,6 +17,13 @@ use std::time::{Duration, Instant};
 const PIECE: u64 = 20_000;
 const PIECES: u64 = 12;
 
+/// One whose QPs try for long: what ends sooner than [`SOON`] ends by what was told.
+fn patient() -> RdmaConfig {
+    RdmaConfig { ack_budget: Duration::from_secs(5), ..quick() }
+}
+
+const SOON: Duration = Duration::from_secs(2);
+
 /// Two sides with a link that is up, and memory at both.
 struct Scene {
     sides: Sides,
@@ -86,7 +93,7 @@ impl Scene {
     /// All of them end, each well or by the link. How many were well.
     fn all_end(&mut self, tokens: Vec<Token>) -> usize {
         self.fabric.set_mode(Mode::AtPoll);
-        let mut good = 0;
+        let (mut good, begin) = (0, Instant::now());
         for (token, piece) in tokens.into_iter().zip(0..) {
             match self.sides.end(token).result {
                 Ok(()) => {
@@ -103,6 +110,7 @@ impl Scene {
                 ),
             }
         }
+        assert!(begin.elapsed() < SOON, "by what was told, and not by time: {:?}", self.sides.fallen);
         good
     }
 
@@ -182,7 +190,7 @@ fn at_port(kind: AsyncKind) -> AsyncEvent {
 fn a_rail_that_goes_down_fails_its_links_and_one_that_is_back_has_them_tried_at_once() {
     for (side, what) in BOTH {
         for how in [Carrier::Retried, Carrier::Flushed, Carrier::Stuck] {
-            let mut scene = Scene::new(roce, 1, &quick());
+            let mut scene = Scene::new(roce, 1, &patient());
             let device = scene.devices[side][0];
             let tokens = scene.traffic();
             scene.fabric.carrier_down(device, 1, how);
@@ -201,7 +209,7 @@ fn a_rail_that_goes_down_fails_its_links_and_one_that_is_back_has_them_tried_at_
 #[test]
 fn a_link_goes_by_another_rail_when_its_own_is_down() {
     for (side, what) in BOTH {
-        let mut scene = Scene::new(roce, 2, &quick());
+        let mut scene = Scene::new(roce, 2, &patient());
         let device = scene.devices[side][0];
         scene.anew(what, |scene| scene.fabric.carrier_down(device, 1, Carrier::Stuck));
         scene.goes_on(what, |scene| scene.fabric.carrier_up(device, 1));
@@ -212,7 +220,7 @@ fn a_link_goes_by_another_rail_when_its_own_is_down() {
 #[test]
 fn addresses_that_are_used_and_change_make_a_connection_anew() {
     for (side, what) in BOTH {
-        let mut scene = Scene::new(roce, 1, &quick());
+        let mut scene = Scene::new(roce, 1, &patient());
         let device = scene.devices[side][0];
         let used = DeviceSpec::ROCE_V2;
         let spec = PortSpec::roce([10, 0, 0, side as u8 + 1]).gids[usize::from(used)];
@@ -254,7 +262,7 @@ fn addresses_by_which_nothing_comes_through_are_left_for_the_next() {
 #[test]
 fn lids_that_change_make_a_connection_anew() {
     for (side, what) in BOTH {
-        let mut scene = Scene::new(infiniband, 1, &quick());
+        let mut scene = Scene::new(infiniband, 1, &patient());
         let device = scene.devices[side][0];
         scene.anew(what, |scene| scene.fabric.set_lid(device, 1, 20 + side as u16));
         let told =
@@ -278,7 +286,7 @@ fn a_partition_is_used_where_it_is_in_the_table() {
         spec.ports[0].pkeys = vec![0xffff, 0x8001, 0, 0];
         spec
     }
-    let config = RdmaConfig { p_key: Some(0x8001), ..quick() };
+    let config = RdmaConfig { p_key: Some(0x8001), ..patient() };
     for (side, what) in BOTH {
         let mut scene = Scene::new(spec, 1, &config);
         let device = scene.devices[side][0];
@@ -307,7 +315,7 @@ fn a_partition_is_used_where_it_is_in_the_table() {
 #[test]
 fn queues_that_break_make_their_connection_anew() {
     for (side, what) in BOTH {
-        let mut scene = Scene::new(roce, 1, &quick());
+        let mut scene = Scene::new(roce, 1, &patient());
         let device = scene.devices[side][0];
         scene.anew(what, |scene| scene.fabric.qp_fatal(device, scene.fabric.qps(device)[0]));
         for kind in [AsyncKind::QpFatal, AsyncKind::QpRequestError, AsyncKind::QpAccessError] {
@@ -324,7 +332,7 @@ fn queues_that_break_make_their_connection_anew() {
 #[test]
 fn a_cq_that_breaks_is_made_anew_with_its_queues() {
     for (side, what) in BOTH {
-        let mut scene = Scene::new(roce, 1, &quick());
+        let mut scene = Scene::new(roce, 1, &patient());
         let device = scene.devices[side][0];
         let before = scene.fabric.cqs(device);
         assert_eq!(before.len(), 1);
@@ -338,7 +346,7 @@ fn a_cq_that_breaks_is_made_anew_with_its_queues() {
 #[test]
 fn a_device_that_is_lost_is_left_alone_and_links_go_by_others() {
     for (side, what) in BOTH {
-        let mut scene = Scene::new(roce, 2, &quick());
+        let mut scene = Scene::new(roce, 2, &patient());
         let device = scene.devices[side][0];
         scene.anew(what, |scene| scene.fabric.device_fatal(device));
         let memory = if side == 0 { &scene.sides.here } else { &scene.sides.there };
@@ -354,7 +362,7 @@ fn a_device_that_is_lost_is_left_alone_and_links_go_by_others() {
 #[test]
 fn without_any_device_ops_end_and_nothing_is_left() {
     for (side, what) in BOTH {
-        let mut scene = Scene::new(roce, 1, &quick());
+        let mut scene = Scene::new(roce, 1, &patient());
         let device = scene.devices[side][0];
         let tokens = scene.traffic();
         scene.fabric.remove_device(device);
@@ -369,7 +377,7 @@ fn without_any_device_ops_end_and_nothing_is_left() {
 #[test]
 fn what_is_only_noted_changes_nothing() {
     for (side, what) in BOTH {
-        let mut scene = Scene::new(roce, 1, &quick());
+        let mut scene = Scene::new(roce, 1, &patient());
         let device = scene.devices[side][0];
         for row in ROWS.iter().filter(|row| row.reaction == Reaction::Note) {
             let about = match row.kind {
@@ -387,7 +395,7 @@ fn what_is_only_noted_changes_nothing() {
 #[test]
 fn a_flood_of_events_is_outlived() {
     for (side, what) in BOTH {
-        let mut scene = Scene::new(roce, 1, &quick());
+        let mut scene = Scene::new(roce, 1, &patient());
         let device = scene.devices[side][0];
         let tokens = scene.traffic();
         (0..1000).for_each(|_| scene.fabric.tell(device, at_port(AsyncKind::GidChange)));
