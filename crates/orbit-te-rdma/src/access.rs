@@ -10,7 +10,7 @@ bitflags::bitflags! {
         const REMOTE_WRITE = 2;
         /// Peers may READ.
         const REMOTE_READ = 4;
-        /// Peers may use atomics.
+        /// Peers may use atomics; never given.
         const REMOTE_ATOMIC = 8;
         /// Memory windows may be bound to it.
         const MW_BIND = 16;

@@ -1,4 +1,4 @@
-//! What two sides agree on, and the attributes of a QP on its way from INIT to RTS. Rule: the smaller of both sides in everything, and no
+//! What two sides agree on, and the steps of a QP from INIT to RTS that follow from it. Rule: the smaller of both sides in everything, and no
 //! value that means for ever.
 //!
 //! Addressing on InfiniBand (LIDs, and when a global route header is needed) is implemented and tested on fixtures, not qualified on
@@ -8,7 +8,9 @@ mod retry;
 
 pub use retry::{MinRnrTimer, Retry, retry_for};
 
+use crate::access::MrAccess;
 use crate::gid::Candidate;
+use crate::handle::{Address, Grh, InitStep, RtrStep, RtsStep};
 use orbit_te_wire::rdma::{Features, LinkLayer, Mtu, Queue, Rail, SideLimits};
 use orbit_te_wire::{Access, rdma::CloseCode};
 
@@ -56,40 +58,22 @@ pub fn agree(
     }
 }
 
-bitflags::bitflags! {
-    /// What may be done with a registration or by a QP, by the numbers that verbs have for it (`enum ibv_access_flags`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub struct VerbsAccess: u32 {
-        /// The device may write into it for us.
-        const LOCAL_WRITE = 1;
-        /// The peer may write.
-        const REMOTE_WRITE = 1 << 1;
-        /// The peer may read.
-        const REMOTE_READ = 1 << 2;
-        /// The peer may do atomics; never given.
-        const REMOTE_ATOMIC = 1 << 3;
-        /// Memory windows may be bound to it.
-        const MW_BIND = 1 << 4;
-        /// The bytes of one write may land in any order; ignored by devices that can't.
-        const RELAXED_ORDERING = 1 << 20;
-    }
-}
-
-/// How a region is to be registered. `writable`: its pages can be written at all. `windows`: grants of it are memory windows, which get
+/// How a region is to be registered. `writable`: its pages can be written at all. `relaxed`: the bytes of one write may land in any order.
+/// `windows`: grants of it are memory windows, which get
 /// the remote rights in place of the registration; those need the right to bind, and verbs ask for local writing with remote writing.
-pub fn registration(access: Access, writable: bool, relaxed: bool, windows: bool) -> VerbsAccess {
-    let mut flags = VerbsAccess::empty();
-    flags.set(VerbsAccess::LOCAL_WRITE, writable);
-    flags.set(VerbsAccess::REMOTE_READ, access.contains(Access::REMOTE_READ) && !windows);
-    flags.set(VerbsAccess::REMOTE_WRITE, access.contains(Access::REMOTE_WRITE) && writable && !windows);
-    flags.set(VerbsAccess::MW_BIND, windows && access.is_remote());
-    flags.set(VerbsAccess::RELAXED_ORDERING, relaxed);
+pub fn registration(access: Access, writable: bool, relaxed: bool, windows: bool) -> MrAccess {
+    let mut flags = MrAccess::empty();
+    flags.set(MrAccess::LOCAL_WRITE, writable);
+    flags.set(MrAccess::REMOTE_READ, access.contains(Access::REMOTE_READ) && !windows);
+    flags.set(MrAccess::REMOTE_WRITE, access.contains(Access::REMOTE_WRITE) && writable && !windows);
+    flags.set(MrAccess::MW_BIND, windows && access.is_remote());
+    flags.set(MrAccess::RELAXED_ORDERING, relaxed);
     flags
 }
 
 /// What a memory window or a registration made for one grant permits: what the grant and the pages do.
-pub fn grant(access: Access, writable: bool) -> VerbsAccess {
-    registration(access, writable, false, false) & (VerbsAccess::REMOTE_READ | VerbsAccess::REMOTE_WRITE)
+pub fn grant(access: Access, writable: bool) -> MrAccess {
+    registration(access, writable, false, false) & (MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE)
 }
 
 /// What a path is to be like.
@@ -127,56 +111,24 @@ impl Quality {
     }
 }
 
-/// The global route header of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct GlobalRoute {
-    /// The GID of the peer.
-    pub destination: [u8; 16],
-    /// The index of our GID.
-    pub source_index: u16,
-    /// As [`Quality::hop_limit`].
-    pub hop_limit: u8,
-    /// As [`Quality::traffic_class`].
-    pub traffic_class: u8,
-    /// As [`Quality::flow_label`].
-    pub flow_label: u32,
-}
-
-/// Where a QP sends to (`struct ibv_ah_attr`). The static rate and the source path bits are zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct PathAddress {
-    /// Our port.
-    pub port: u8,
-    /// The peer's LID; zero on Ethernet.
-    pub lid: u16,
-    /// As [`Quality::service_level`].
-    pub service_level: u8,
-    /// The global route header, where there is one (`is_global`).
-    pub global: Option<GlobalRoute>,
-}
-
 /// The path from our rail to the peer's by these GIDs. On Ethernet the GIDs are the address. On InfiniBand the LID is, and the header
 /// is added where one of the ports asks for it.
 ///
 /// # Errors
-/// A code with which the connection is refused: different link layers, or a LID that no port can have.
-pub fn path(
-    ours: &Rail,
-    theirs: &Rail,
-    gids: &Candidate,
-    quality: &Quality,
-) -> Result<PathAddress, CloseCode> {
+/// A code with which the connection is refused: different link layers, a LID that no port can have, or a GID whose index no QP can be told.
+pub fn path(ours: &Rail, theirs: &Rail, gids: &Candidate, quality: &Quality) -> Result<Address, CloseCode> {
     if ours.layer != theirs.layer {
         return Err(CloseCode::Mismatch);
     }
-    let route = GlobalRoute {
-        destination: gids.remote.bytes,
-        source_index: gids.local.index,
+    let route = Grh {
+        dgid: gids.remote.bytes,
+        // The address of a QP holds one byte of it.
+        sgid_index: u8::try_from(gids.local.index).map_err(|_| CloseCode::NoCommonGid)?,
         hop_limit: quality.hop_limit,
         traffic_class: quality.traffic_class,
         flow_label: quality.flow_label,
     };
-    let (lid, global) = match ours.layer {
+    let (dlid, grh) = match ours.layer {
         LinkLayer::Ethernet => (0, Some(route)),
         LinkLayer::InfiniBand => {
             // LIDs of ports go from 1 to 0xbfff; above are groups of them.
@@ -186,7 +138,7 @@ pub fn path(
             (theirs.lid, (ours.grh_required || theirs.grh_required).then_some(route))
         }
     };
-    Ok(PathAddress { port: ours.port, lid, service_level: quality.service_level, global })
+    Ok(Address { port: ours.port, dlid, sl: quality.service_level, src_path_bits: 0, grh })
 }
 
 /// The entry of the P_Key table that a rail talks in: the first with its partition and full membership, else the first with its
@@ -198,64 +150,34 @@ pub fn p_key_index(table: &[u16], wanted: u16) -> Option<u16> {
     exact.or_else(|| table.iter().position(same)).and_then(|at| u16::try_from(at).ok())
 }
 
-/// The attributes for INIT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InitAttributes {
-    /// Our port.
-    pub port: u8,
-    /// The index in the port's P_Key table.
-    pub p_key_index: u16,
-    /// What the peer may do by this QP; each registration has its own rights besides.
-    pub access: VerbsAccess,
+/// The step to INIT of a QP of this rail. `serves`: the peer reads and writes by it what registrations open to it; otherwise only this side does.
+pub fn init(ours: &Rail, p_key_index: u16, serves: bool) -> InitStep {
+    let access = match serves {
+        true => MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE | MrAccess::LOCAL_WRITE,
+        false => MrAccess::empty(),
+    };
+    InitStep { port: ours.port, pkey_index: p_key_index, access }
 }
 
-/// The attributes for RTR, from where on the QP receives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RtrAttributes {
-    /// The MTU of the path.
-    pub mtu: Mtu,
-    /// The peer's QP.
-    pub destination: u32,
-    /// The first PSN that it sends.
-    pub receive_psn: u32,
-    /// Reads that are served at a time.
-    pub reads_served: u8,
-    /// How long the peer is asked to wait when no receive is posted.
-    pub min_rnr_timer: MinRnrTimer,
-    /// Where it sends to.
-    pub path: PathAddress,
-}
-
-/// The attributes for RTS, from where on the QP sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RtsAttributes {
-    /// The first PSN that we send.
-    pub send_psn: u32,
-    /// How often and how long it tries.
-    pub retry: Retry,
-    /// Reads that may be under way.
-    pub reads_asked: u8,
-}
-
-/// The attributes for INIT, of every QP of a rail.
-pub fn init(ours: &Rail, p_key_index: u16) -> InitAttributes {
-    let access = VerbsAccess::REMOTE_READ | VerbsAccess::REMOTE_WRITE | VerbsAccess::LOCAL_WRITE;
-    InitAttributes { port: ours.port, p_key_index, access }
-}
-
-/// The attributes for RTR of a QP that meets `theirs`.
-pub fn rtr(agreed: &Agreed, theirs: Queue, path: PathAddress, retry: &Retry) -> RtrAttributes {
-    RtrAttributes {
-        mtu: agreed.mtu,
-        destination: theirs.number,
-        receive_psn: theirs.psn,
-        reads_served: agreed.reads_served,
-        min_rnr_timer: retry.min_rnr_timer,
-        path,
+/// The step to RTR of a QP that meets `theirs`.
+pub fn rtr(agreed: &Agreed, theirs: Queue, address: Address, retry: &Retry) -> RtrStep {
+    RtrStep {
+        address,
+        path_mtu: agreed.mtu.into(),
+        dest_qp_num: theirs.number,
+        rq_psn: theirs.psn,
+        max_dest_rd_atomic: agreed.reads_served,
+        min_rnr_timer: retry.min_rnr_timer.number(),
     }
 }
 
-/// The attributes for RTS of our QP.
-pub fn rts(agreed: &Agreed, ours: Queue, retry: Retry) -> RtsAttributes {
-    RtsAttributes { send_psn: ours.psn, retry, reads_asked: agreed.reads_asked }
+/// The step to RTS of our QP.
+pub fn rts(agreed: &Agreed, ours: Queue, retry: &Retry) -> RtsStep {
+    RtsStep {
+        timeout: retry.timeout,
+        retry_cnt: retry.count,
+        rnr_retry: retry.rnr_count,
+        sq_psn: ours.psn,
+        max_rd_atomic: agreed.reads_asked,
+    }
 }

@@ -11,6 +11,7 @@ use crate::lane::WrName;
 use crate::link::Link;
 use crate::ops::{Cut, OpSlot, OpState};
 use crate::send_queue::Posted;
+use crate::status::Kind;
 use crate::transport::{RdmaTransport, link_of};
 use orbit_te_memory::Access;
 use orbit_te_transport::{LinkId, Op, OpError, OpErrorCode, OpKind};
@@ -229,8 +230,7 @@ impl RdmaTransport {
             match failed.filter(|_| is_this) {
                 None => self.settle(posted, Ok(()), now),
                 Some(failed) => {
-                    let status = crate::status::WcStatus::from_number(failed.status.number());
-                    let code = status.op_error().unwrap_or(OpErrorCode::LinkBroken);
+                    let code = failed.status.op_error().unwrap_or(OpErrorCode::LinkBroken);
                     self.settle(posted, Err(OpError::new(code)), now);
                 }
             }
@@ -247,7 +247,12 @@ impl RdmaTransport {
                     .and_then(|link| link.attempt.as_ref())
                     .is_some_and(|a| a.number == attempt);
                 if is_of_now {
-                    self.fail_attempt(link, CloseCode::QueueFailed, &failed.status.to_string(), now);
+                    // A path that carries nothing is told from all else: the next attempt takes other GIDs.
+                    let code = match failed.status.kind() {
+                        Kind::RetryExceeded => CloseCode::TimedOut,
+                        _ => CloseCode::QueueFailed,
+                    };
+                    self.fail_attempt(link, code, &failed.status.to_string(), now);
                 }
             }
         }

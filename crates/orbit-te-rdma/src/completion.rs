@@ -1,8 +1,8 @@
 //! What a CQE says. Rule: of a failed one only the token, the QP, the status and the vendor's code are read; everything else exists
 //! on success only, and only for the operations for which verbs define it.
 
-use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
-use std::fmt;
+use crate::status::WcStatus;
+use ibverbs_sys::{ibv_wc, ibv_wc_opcode};
 
 /// A place that `ibv_poll_cq` fills.
 #[derive(Debug, Clone, Copy, Default)]
@@ -12,7 +12,7 @@ pub struct Wc(ibv_wc);
 /// What a CQE says of its WR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// The WR's `wr_id`: see [`crate::WrToken`].
+    /// The WR's `wr_id`.
     pub token: u64,
     /// The number of the local QP.
     pub qp_num: u32,
@@ -61,80 +61,6 @@ pub struct Failed {
     pub status: WcStatus,
     /// The vendor's code, for logs.
     pub vendor_err: u32,
-}
-
-macro_rules! statuses {
-    ($($variant:ident = $number:ident, $name:literal, $meaning:literal;)*) => {
-        /// Why a WR failed.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum WcStatus {
-            $(#[doc = $meaning] $variant,)*
-            /// Another one, by its number.
-            Other(u32),
-        }
-
-        impl WcStatus {
-            /// Of its number.
-            pub const fn from_number(number: u32) -> WcStatus {
-                match number {
-                    $(ibv_wc_status::$number => WcStatus::$variant,)*
-                    other => WcStatus::Other(other),
-                }
-            }
-
-            /// Its number.
-            pub const fn number(self) -> u32 {
-                match self {
-                    $(WcStatus::$variant => ibv_wc_status::$number,)*
-                    WcStatus::Other(number) => number,
-                }
-            }
-
-            /// Its name in verbs, without the prefix.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(WcStatus::$variant => $name,)*
-                    WcStatus::Other(_) => "another status",
-                }
-            }
-
-            /// What it means.
-            pub const fn meaning(self) -> &'static str {
-                match self {
-                    $(WcStatus::$variant => $meaning,)*
-                    WcStatus::Other(_) => "not one that is known here",
-                }
-            }
-        }
-    };
-}
-
-statuses! {
-    LocLen = IBV_WC_LOC_LEN_ERR, "LOC_LEN_ERR", "the message is too long for the local side";
-    LocQpOp = IBV_WC_LOC_QP_OP_ERR, "LOC_QP_OP_ERR", "the local QP can't do this";
-    LocProt = IBV_WC_LOC_PROT_ERR, "LOC_PROT_ERR", "local memory is not registered for this";
-    WrFlush = IBV_WC_WR_FLUSH_ERR, "WR_FLUSH_ERR", "given up because the QP went into the error state";
-    MwBind = IBV_WC_MW_BIND_ERR, "MW_BIND_ERR", "the memory window can't be bound";
-    BadResp = IBV_WC_BAD_RESP_ERR, "BAD_RESP_ERR", "the peer's answer makes no sense";
-    LocAccess = IBV_WC_LOC_ACCESS_ERR, "LOC_ACCESS_ERR", "the peer wrote where it may not";
-    RemInvReq = IBV_WC_REM_INV_REQ_ERR, "REM_INV_REQ_ERR", "the peer's QP does not take this";
-    RemAccess = IBV_WC_REM_ACCESS_ERR, "REM_ACCESS_ERR", "the peer's memory is not open for this, or not any more";
-    RemOp = IBV_WC_REM_OP_ERR, "REM_OP_ERR", "the peer's QP failed";
-    RetryExc = IBV_WC_RETRY_EXC_ERR, "RETRY_EXC_ERR", "the peer does not answer";
-    RnrRetryExc = IBV_WC_RNR_RETRY_EXC_ERR, "RNR_RETRY_EXC_ERR", "the peer has no receive posted";
-    RemAbort = IBV_WC_REM_ABORT_ERR, "REM_ABORT_ERR", "the peer gave up";
-    Fatal = IBV_WC_FATAL_ERR, "FATAL_ERR", "the device failed";
-    RespTimeout = IBV_WC_RESP_TIMEOUT_ERR, "RESP_TIMEOUT_ERR", "the answer did not come in time";
-    General = IBV_WC_GENERAL_ERR, "GENERAL_ERR", "an error without a name";
-}
-
-impl fmt::Display for WcStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WcStatus::Other(number) => write!(f, "status {number}"),
-            known => write!(f, "{} ({})", known.name(), known.meaning()),
-        }
-    }
 }
 
 impl Wc {
@@ -186,15 +112,6 @@ impl Wc {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_status_comes_back_from_its_number() {
-        for number in 1..=30 {
-            assert_eq!(WcStatus::from_number(number).number(), number);
-        }
-        assert_eq!(WcStatus::from_number(12), WcStatus::RetryExc);
-        assert!(WcStatus::RetryExc.to_string().starts_with("RETRY_EXC_ERR"));
-    }
 
     #[test]
     fn a_place_that_was_not_filled_is_no_success() {

@@ -1,5 +1,7 @@
 //! The knobs of the RDMA transport. Rule: each says how to size it and what it costs.
 
+use crate::attributes::Quality;
+use crate::rails::Preferences;
 use std::time::Duration;
 
 /// How a worker learns of completions.
@@ -14,7 +16,7 @@ pub enum Completions {
     Adaptive,
 }
 
-/// Settings of [`crate::Rails`], of a [`crate::RdmaTarget`] and of [`crate::RdmaTransport`]s. They need not be the same at both sides.
+/// Settings of [`crate::Adapters`], of a [`crate::RdmaTarget`] and of [`crate::RdmaTransport`]s. They need not be the same at both sides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaConfig {
     /// The devices to use, by name (`mlx5_0`) or by name and port (`mlx5_0:1`), best first; none named: all that there are. One that is
@@ -34,7 +36,7 @@ pub struct RdmaConfig {
     pub ack_budget: Duration,
     /// Traffic class of RoCE packets. Default 0.
     pub traffic_class: u8,
-    /// Service level. Default 0.
+    /// Service level, up to 15. Default 0.
     pub service_level: u8,
     /// The P_Key to talk in; none: the first of the port's table.
     pub p_key: Option<u16>,
@@ -83,6 +85,17 @@ impl Default for RdmaConfig {
 }
 
 impl RdmaConfig {
+    /// How rails are paired by them.
+    pub(crate) fn preferences(&self) -> Preferences {
+        Preferences { gid_index: self.gid_index, ..Preferences::default() }
+    }
+
+    /// What paths are to be like by them.
+    pub(crate) fn quality(&self) -> Quality {
+        let (service_level, traffic_class) = (self.service_level, self.traffic_class);
+        Quality { service_level, traffic_class, ..Quality::default() }
+    }
+
     /// The settings with values that can be worked with: times that can be added to any clock, and counts that are not zero.
     pub(crate) fn bounded(mut self) -> RdmaConfig {
         let year = Duration::from_secs(365 * 24 * 3600);
@@ -95,6 +108,7 @@ impl RdmaConfig {
         ] {
             *time = (*time).min(year);
         }
+        self.service_level = self.service_level.min(15);
         self.width = self.width.clamp(1, orbit_te_wire::rdma::MAX_WIDTH as u8);
         self.send_depth = self.send_depth.clamp(2, 1 << 15);
         self.chunk_bytes = self.chunk_bytes.clamp(1, 1 << 30);

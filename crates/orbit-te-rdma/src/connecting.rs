@@ -1,22 +1,20 @@
 //! Links on their way up and down: what the handshake asks for, carried out. Rule: QPs of an attempt that is over go into the error state at
 //! once, and are destroyed when what they had under way is over, or late.
 
-use crate::access::MrAccess;
+use crate::attributes;
 use crate::cut::CutLimits;
-use crate::device::PortState;
 use crate::domain::NAME;
 use crate::error::VerbsError;
 use crate::handle::QpCaps;
-use crate::handshake::{Action, Input, Say};
+use crate::handshake::{self, Action, Input, Say, Terms};
 use crate::lane::{Lane, Stage};
 use crate::link::Attempt;
-use crate::path::{Path, init};
 use crate::rail_queue::RailQueue;
 use crate::sys::RANGES;
 use crate::transport::{RdmaTransport, link_of};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use orbit_te_transport::{Event, LinkId, OpError, OpErrorCode, TransportError};
-use orbit_te_wire::rdma::{Answer, Body, CloseCode, Message, Offer, Queue, QueueArray, Stamp};
+use orbit_te_wire::rdma::{Body, CloseCode, Message, Queue, Stamp};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -88,7 +86,7 @@ impl RdmaTransport {
                 None
             }
             Action::Up { .. } => {
-                let Some(link) = self.find(id) else { return None };
+                let link = self.find(id)?;
                 link.up = true;
                 let waiting = std::mem::take(&mut link.waiting);
                 self.news.push(Event::LinkUp { link: id });
@@ -117,15 +115,18 @@ impl RdmaTransport {
     /// Makes the QPs of an attempt, on the rail whose turn it is.
     fn make(&mut self, id: LinkId, number: u64, now: Instant) -> Result<(), Refusal> {
         let refuse = |error: VerbsError| (CloseCode::DeviceRefused, error.to_string());
-        let side = self.adapters.side();
+        let have = self.adapters.now();
+        let side = &have.side;
         let Some(link) = link_of(&mut self.links, id) else { return Ok(()) };
         let turn = usize::from(link.next_rail);
         link.next_rail = link.next_rail.wrapping_add(1);
         let Some(rail) = (!side.rails.is_empty()).then(|| side.rails[turn % side.rails.len()].number) else {
-            return Err((CloseCode::NoCommonRail, "no rail of this side is up".to_string()));
+            return Err((CloseCode::RailDown, "no rail of this side is up".to_string()));
         };
         let adapters = self.adapters.clone();
-        let adapter = adapters.get(rail).ok_or((CloseCode::NoCommonRail, "no such rail".to_string()))?;
+        let gone = || (CloseCode::RailDown, "no such rail".to_string());
+        let adapter = adapters.get(rail).ok_or_else(gone)?;
+        let used = have.used(rail).ok_or_else(gone)?;
         let depth = side.limits.send_depth;
         let width = self.config.width;
         let queue = match &mut self.queues[usize::from(rail)] {
@@ -145,6 +146,8 @@ impl RdmaTransport {
             number,
             rail,
             remote_rail: 0,
+            side: have.side,
+            used,
             lanes: Vec::with_capacity(usize::from(width)),
             queues: Vec::with_capacity(usize::from(width)),
             limits,
@@ -165,7 +168,7 @@ impl RdmaTransport {
             let qp = adapter
                 .pd
                 .create_qp(caps, &queue.cq, &queue.cq, None)
-                .and_then(|qp| qp.to_init(&init(adapter.port, MrAccess::empty())).map(|()| qp));
+                .and_then(|qp| qp.to_init(&attempt.used.init(false)).map(|()| qp));
             let qp = match qp {
                 Ok(qp) => qp,
                 Err(error) => {
@@ -176,11 +179,11 @@ impl RdmaTransport {
             };
             let numbered = Queue { number: qp.number(), psn: psn() };
             match self.lanes.insert(Lane::new(id, (number, rail), qp, depth, now)) {
-                Ok(lane) => {
+                Some(lane) => {
                     attempt.lanes.push(lane);
                     attempt.queues.push(numbered);
                 }
-                Err(_lane) => {
+                None => {
                     queue.release(depth);
                     made = Err((CloseCode::NoRoom, "there are too many QPs".to_string()));
                     break;
@@ -195,40 +198,37 @@ impl RdmaTransport {
 
     /// Wires our QPs to those in the answer.
     fn wire(&mut self, id: LinkId, number: u64) -> Result<(), Refusal> {
-        let mismatch = |why: &str| (CloseCode::Mismatch, why.to_string());
-        let side = self.adapters.side();
-        let config = self.config.clone();
+        let refuse = |code: CloseCode, why: &str| (code, why.to_string());
         let Some(link) = link_of(&mut self.links, id) else { return Ok(()) };
         let Some(attempt) = link.attempt.as_mut().filter(|attempt| attempt.number == number) else {
-            return Err((CloseCode::Gone, "the attempt is over".to_string()));
+            return Err(refuse(CloseCode::Gone, "the attempt is over"));
         };
-        let Some(Answer { side: theirs, lanes }) = link.answer.take() else {
-            return Err((CloseCode::Protocol, "an answer without content".to_string()));
+        let Some(answer) = link.answer.take() else {
+            return Err(refuse(CloseCode::Protocol, "an answer without content"));
         };
-        let lane = lanes
-            .iter()
-            .find(|lane| lane.offered == attempt.rail)
-            .ok_or(mismatch("another rail is answered"))?;
-        let rail = side.rail(attempt.rail).ok_or((CloseCode::RailDown, "the rail went down".to_string()))?;
-        let peer_rail = theirs.rail(lane.array.rail).ok_or(mismatch("a rail that the peer has not"))?;
-        let ours = *rail.gid(lane.offered_gid).ok_or(mismatch("a GID that was not offered"))?;
-        let peer = *peer_rail.gid(lane.answered_gid).ok_or(mismatch("a GID that the peer has not"))?;
-        let path = Path::new((rail, &side), (peer_rail, &theirs), (ours, peer), &config)
-            .map_err(|code| (code, code.to_string()))?;
-        if lane.array.queues.len() != attempt.lanes.len() {
-            return Err(mismatch("another number of QPs is answered"));
-        }
-        for ((lane, ours), theirs) in attempt.lanes.iter().zip(&attempt.queues).zip(&lane.array.queues) {
+        let (preferences, quality) = (self.config.preferences(), self.config.quality());
+        let terms =
+            Terms { side: &attempt.side, preferences: &preferences, quality: &quality, failed_attempts: 0 };
+        let meetings = handshake::judge_answer(&terms, &[attempt.array()], &answer)
+            .map_err(|unfit| (unfit.code, unfit.words))?;
+        let [meeting] = meetings.as_slice() else {
+            return Err(refuse(CloseCode::Protocol, "a rail is answered more than once"));
+        };
+        let retry = attributes::retry_for(self.config.ack_budget);
+        for ((lane, ours), theirs) in attempt.lanes.iter().zip(&attempt.queues).zip(&meeting.theirs.queues) {
             let Some(qp) = self.lanes.get_mut(*lane).and_then(|lane| lane.qp.as_ref()) else { continue };
-            let steps = qp.to_rtr(&path.rtr(*theirs)).and_then(|()| qp.to_rts(&path.rts(*ours)));
+            let rtr = attributes::rtr(&meeting.agreed, *theirs, meeting.path, &retry);
+            let rts = attributes::rts(&meeting.agreed, *ours, &retry);
+            let steps = qp.to_rtr(&rtr).and_then(|()| qp.to_rts(&rts));
             steps.map_err(|error| (CloseCode::DeviceRefused, error.to_string()))?;
         }
-        attempt.remote_rail = lane.array.rail;
+        attempt.remote_rail = meeting.theirs.rail;
+        attempt.used.gid = Some(meeting.gids.local.index);
         tracing::debug!(
-            device = rail.device,
-            peer_device = peer_rail.device,
-            gid = lane.offered_gid,
-            mtu = %path.mtu(),
+            rail = meeting.ours,
+            peer_rail = meeting.theirs.rail,
+            gids = %meeting.gids,
+            mtu = %meeting.agreed.mtu,
             width = attempt.lanes.len(),
             "rdma: a path to a peer"
         );
@@ -236,12 +236,13 @@ impl RdmaTransport {
     }
 
     fn send(&mut self, id: LinkId, say: Say, (from, to): (Stamp, Stamp)) {
-        let side = self.adapters.side();
+        let (preferences, quality) = (self.config.preferences(), self.config.quality());
         let Some(link) = link_of(&mut self.links, id) else { return };
         let body = match (say, &link.attempt) {
             (Say::Offer, Some(attempt)) => {
-                let array = QueueArray { rail: attempt.rail, queues: attempt.queues.clone() };
-                Body::Offer(Offer { side, arrays: vec![array] })
+                let side = &attempt.side;
+                let terms = Terms { side, preferences: &preferences, quality: &quality, failed_attempts: 0 };
+                Body::Offer(handshake::offer(&terms, vec![attempt.array()]))
             }
             (Say::Ready, _) => Body::Ready,
             (Say::Close(code), _) => Body::Close { code, words: code.to_string() },
@@ -326,8 +327,8 @@ impl RdmaTransport {
     }
 
     /// The completion queue of a rail is of no use any more, and all connections over it.
-    pub(crate) fn queue_failed(&mut self, rail: u8, error: &VerbsError, now: Instant) {
-        tracing::warn!(%error, rail, "rdma: a completion queue failed");
+    pub(crate) fn queue_failed(&mut self, rail: u8, why: &str, now: Instant) {
+        tracing::warn!(why, rail, "rdma: a completion queue failed");
         self.fail_rail(rail, CloseCode::DeviceRefused, "its completion queue failed", now);
         // Its lanes end with their QPs; a new one is made for the next attempt.
         for index in self.lanes.numbers() {
@@ -338,32 +339,14 @@ impl RdmaTransport {
         self.queues[usize::from(rail)] = None;
     }
 
-    fn fail_rail(&mut self, rail: u8, code: CloseCode, why: &str, now: Instant) {
-        for id in self.link_ids() {
-            let uses = self.find(id).and_then(|link| link.attempt.as_ref()).is_some_and(|a| a.rail == rail);
-            if uses {
-                self.fail_attempt(id, code, why, now);
-            }
-        }
-    }
-
-    /// Something has happened to the rails: what is over one that is not up any more has to end.
-    pub(crate) fn rails_changed(&mut self, now: Instant) {
-        let adapters = self.adapters.clone();
-        for adapter in adapters.all() {
-            let state = adapter.pd.context().port(adapter.port).map(|port| port.state);
-            if !matches!(state, Ok(PortState::Active)) {
-                self.fail_rail(adapter.number, CloseCode::RailDown, "its port is not up", now);
-            }
-        }
-    }
-
     /// Does what is due; whether anything was.
     pub(crate) fn look_after(&mut self, now: Instant) -> bool {
         if self.next_timer.is_none_or(|at| at > now) {
             return false;
         }
         self.next_timer = None;
+        // One that is always busy is never armed.
+        self.adapters.take_events();
         for index in self.lanes.numbers() {
             self.tidy(index, now);
             match self.lanes.get_mut(index).map(|lane| &lane.stage) {

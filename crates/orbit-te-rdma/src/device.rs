@@ -105,7 +105,7 @@ impl DeviceLimits {
 pub struct DeviceExtras {
     /// Whether MRs can be registered on demand, without pinning.
     pub odp: bool,
-    /// Flags beyond the old 32, such as relaxed ordering being honoured.
+    /// Flags beyond the old 32 (`enum ib_uverbs_device_cap_flags`).
     pub cap_flags: u64,
 }
 
@@ -193,6 +193,8 @@ pub enum PortState {
     Armed,
     /// Carries traffic.
     Active,
+    /// Carries traffic, but for the carrier that it has just lost.
+    ActiveDefer,
     /// Another one, by its number.
     Other(u32),
 }
@@ -205,6 +207,7 @@ impl PortState {
             ffi::ibv_port_state::IBV_PORT_INIT => PortState::Init,
             ffi::ibv_port_state::IBV_PORT_ARMED => PortState::Armed,
             ffi::ibv_port_state::IBV_PORT_ACTIVE => PortState::Active,
+            ffi::ibv_port_state::IBV_PORT_ACTIVE_DEFER => PortState::ActiveDefer,
             other => PortState::Other(other),
         }
     }
@@ -354,6 +357,13 @@ mod tests {
         }
         assert_eq!(Mtu::from_number(0), None);
         assert_eq!(Mtu::from_number(6), None);
+    }
+
+    #[test]
+    fn port_states_have_the_numbers_of_verbs() {
+        use PortState::*;
+        let all = [0, 1, 2, 3, 4, 5, 6].map(PortState::from_number);
+        assert_eq!(all, [Other(0), Down, Init, Armed, Active, ActiveDefer, Other(6)]);
     }
 
     #[test]

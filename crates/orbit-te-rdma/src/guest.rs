@@ -1,17 +1,16 @@
 //! One peer of the side that is reached: its QPs here, and the keys it was given. Rule: a hold is let go when the peer has let go of the keys,
 //! when those keys are dead, or when its QPs are gone; whichever comes first.
 
-use crate::access::MrAccess;
-use crate::adapter::Adapters;
+use crate::adapter::{Adapters, Used};
+use crate::attributes;
 use crate::handle::{Cq, Qp, QpCaps, Retention, Ticket};
-use crate::handshake::{Action, Input, Machine, Pace, Say as Words, Timed};
+use crate::handshake::{self, Action, Input, Machine, Pace, Say as Words, Terms, Timed, Unfit};
 use crate::link::MOST_SENDS;
 use crate::memory::Mrs;
-use crate::path::{Path, init};
-use crate::rails::{LocalRail, PortState, Preferences, pair};
+use crate::notices::Notice;
 use orbit_te_memory::{Hold, Recalled};
 use orbit_te_transport::Say;
-use orbit_te_wire::rdma::{Answer, Body, CloseCode, Lane, Message, Offer, Queue, QueueArray, Side, Stamp};
+use orbit_te_wire::rdma::{Answer, Body, CloseCode, Message, Offer, Queue, Side, Stamp};
 use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,14 +42,23 @@ impl Given {
     }
 }
 
+/// QPs on one rail.
+struct OnRail {
+    used: Used,
+    qps: Vec<Qp>,
+}
+
 struct Queues {
     attempt: u64,
-    qps: Vec<Qp>,
+    rails: Vec<OnRail>,
     answer: Answer,
+    up_since: Option<Instant>,
 }
 
 /// A peer.
 pub(crate) struct Guest {
+    life: Incarnation,
+    theirs: Incarnation,
     peer: PeerId,
     say: Arc<dyn Say>,
     adapters: Arc<Adapters>,
@@ -64,6 +72,8 @@ pub(crate) struct Guest {
     /// QPs that could not be destroyed: until they are gone the peer can touch what it has keys of.
     stuck: Vec<(Arc<Retention>, Ticket)>,
     notices: u32,
+    /// Connections one after the other by which the peer was not heard: each takes the next GIDs.
+    unheard: usize,
     leaving: bool,
     actions: Vec<Action>,
 }
@@ -78,6 +88,8 @@ impl Guest {
         now: Instant,
     ) -> Guest {
         let mut guest = Guest {
+            life,
+            theirs,
             peer,
             say,
             machine: Timed::new(Machine::new(life, false, MOST_SENDS), Pace::default()),
@@ -88,6 +100,7 @@ impl Guest {
             given: Vec::new(),
             stuck: Vec::new(),
             notices: 0,
+            unheard: 0,
             leaving: false,
             actions: Vec::new(),
         };
@@ -171,10 +184,64 @@ impl Guest {
     }
 
     /// Ends its connection, which may be made again.
-    pub(crate) fn end(&mut self, now: Instant) {
+    pub(crate) fn end(&mut self, code: CloseCode, now: Instant) {
         if let Some(attempt) = self.queues.as_ref().map(|queues| queues.attempt) {
-            self.drive(Input::Failed { attempt, code: CloseCode::QueueFailed }, now);
+            self.drive(Input::Failed { attempt, code }, now);
         }
+    }
+
+    /// Something has happened to the rails: a connection that it happened to ends, and the peer makes it anew.
+    pub(crate) fn happened(&mut self, notice: Notice, now: Instant) {
+        let adapters = self.adapters.clone();
+        let is_of = |rail: usize, device: u8| {
+            adapters.all().get(rail).is_some_and(|adapter| adapter.device_number() == device)
+        };
+        if let Some(code) =
+            self.queues.as_ref().and_then(|queues| queues.rails.iter().find_map(|on| self.hit_by(notice, on)))
+        {
+            tracing::info!(peer = %self.peer, ?notice, %code, "rdma: a connection ends by what happened to its rail");
+            self.end(code, now);
+        }
+        // Those that are of no use any more; QPs that are still there hold theirs.
+        for (rail, place) in self.cqs.iter_mut().enumerate() {
+            place.take_if(|cq| match notice {
+                Notice::Completions { cookie } => cq.cookie() == cookie,
+                Notice::DeviceLost { device } => is_of(rail, device),
+                Notice::Missed => true,
+                _ => false,
+            });
+        }
+    }
+
+    /// Why a connection can't go on after this, if it has QPs on a rail that it happened to.
+    fn hit_by(&self, notice: Notice, on: &OnRail) -> Option<CloseCode> {
+        let adapter = self.adapters.get(on.used.rail())?;
+        let (rail, device) = (adapter.number, adapter.device_number());
+        let (hit, code) = match notice {
+            Notice::RailDown { rail: down } => (down == rail, CloseCode::RailDown),
+            Notice::RailAgain { .. } => return None,
+            Notice::Addresses { rail: changed } => {
+                let still = changed != rail || adapter.is_still(&on.used, self.adapters.config());
+                (!still, CloseCode::AddressChanged)
+            }
+            Notice::Queue { device: of, number } => {
+                let ours = of == device && on.qps.iter().any(|qp| qp.number() == number);
+                (ours, CloseCode::QueueFailed)
+            }
+            Notice::Completions { cookie } => {
+                let ours = self.cqs[usize::from(rail)].as_ref().is_some_and(|cq| cq.cookie() == cookie);
+                (ours, CloseCode::QueueFailed)
+            }
+            Notice::DeviceLost { device: lost } => (lost == device, CloseCode::RailDown),
+            Notice::Missed => (true, CloseCode::QueueFailed),
+        };
+        hit.then_some(code)
+    }
+
+    /// Tells the peer what there is now, so that it tries again what has failed.
+    pub(crate) fn tell_rails(&self, side: &Side) {
+        let (from, to) = (Stamp::none(self.life), Stamp::none(self.theirs));
+        self.tell(from, to, Body::Rails(side.clone()));
     }
 
     /// When it is to be looked after.
@@ -217,7 +284,7 @@ impl Guest {
         if self.given.iter().any(|given| late(given) && given.own.is_none()) {
             // The keys are not for this peer alone: it loses its QPs.
             tracing::warn!(peer = %self.peer, "rdma: a peer does not let go of keys that end, and loses its connection");
-            self.end(now);
+            self.end(CloseCode::QueueFailed, now);
             any = true;
         }
         for given in &mut self.given {
@@ -255,13 +322,13 @@ impl Guest {
                 tracing::warn!(peer = %self.peer, %fault, "rdma: the handshake with a peer failed");
             }
             for action in actions.drain(..) {
-                inputs.extend(self.act(action));
+                inputs.extend(self.act(action, now));
             }
             self.actions = actions;
         }
     }
 
-    fn act(&mut self, action: Action) -> Option<Input> {
+    fn act(&mut self, action: Action, now: Instant) -> Option<Input> {
         match action {
             Action::Answer { attempt, .. } => Some(match self.make(attempt) {
                 Ok(()) => Input::Made { attempt },
@@ -286,12 +353,21 @@ impl Guest {
                 }
                 None
             }
-            Action::Destroy { attempt, code, .. } => {
+            Action::Destroy { attempt, code, was_up, .. } => {
                 tracing::debug!(peer = %self.peer, %code, "rdma: a connection is over");
+                let since = self.queues.as_ref().and_then(|queues| queues.up_since);
+                let stood = since.is_some_and(|since| since + Pace::default().settled <= now);
+                let unheard = code == CloseCode::TimedOut && was_up && !stood;
+                self.unheard = if unheard { self.unheard.saturating_add(1) } else { 0 };
                 self.destroy(attempt);
                 None
             }
-            Action::Up { .. } => None,
+            Action::Up { .. } => {
+                if let Some(queues) = &mut self.queues {
+                    queues.up_since = Some(now);
+                }
+                None
+            }
         }
     }
 
@@ -305,73 +381,56 @@ impl Guest {
             ));
         }
         let adapters = self.adapters.clone();
-        let config = adapters.config();
-        let ours: Side = adapters.side();
-        let local: Vec<LocalRail> = ours
-            .rails
-            .iter()
-            .map(|rail| LocalRail { rail: rail.clone(), state: PortState::Active })
-            .collect();
-        let offered: Vec<_> =
-            offer.arrays.iter().filter_map(|array| offer.side.rail(array.rail)).cloned().collect();
-        let preferences = Preferences { gid_index: config.gid_index, ..Preferences::default() };
-        let pairing = pair(&local, &offered, &preferences);
-        let why = || {
-            let each =
-                pairing.refused.iter().map(|no| format!("rail {} to {}: {}", no.ours, no.theirs, no.why));
-            (CloseCode::NoCommonRail, each.collect::<Vec<_>>().join("; "))
-        };
-        let met = pairing.pairs.first().ok_or_else(why)?;
-        let gids = met.gids.first().ok_or_else(why)?;
-        let array = offer.arrays.iter().find(|array| array.rail == met.theirs).ok_or_else(why)?;
-        let (rail, theirs) =
-            (ours.rail(met.ours).ok_or_else(why)?, offer.side.rail(met.theirs).ok_or_else(why)?);
-        let path = Path::new((rail, &ours), (theirs, &offer.side), (gids.local, gids.remote), config)
-            .map_err(|code| (code, code.to_string()))?;
-        let adapter = adapters.get(met.ours).ok_or_else(why)?;
+        let (preferences, quality) = (adapters.config().preferences(), adapters.config().quality());
+        let retry = attributes::retry_for(adapters.config().ack_budget);
+        let have = adapters.now();
+        let (side, failed_attempts) = (&have.side, self.unheard);
+        let terms = Terms { side, preferences: &preferences, quality: &quality, failed_attempts };
+        let unfit = |unfit: Unfit| (unfit.code, unfit.words);
         let refused = |error: crate::VerbsError| (CloseCode::DeviceRefused, error.to_string());
-        let cq = match &mut self.cqs[usize::from(met.ours)] {
-            Some(cq) => cq,
-            place => {
-                let cq = adapter.pd.context().create_cq(64, None, 0).map_err(refused)?;
-                place.insert(cq)
-            }
-        };
+        let gone = || (CloseCode::RailDown, "the rail is gone".to_string());
+        let meetings = handshake::judge_offer(&terms, &offer).map_err(unfit)?;
         let caps =
             QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let access = MrAccess::LOCAL_WRITE | MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
-        let (mut qps, mut queues) = (Vec::new(), Vec::new());
-        for theirs in &array.queues {
-            let numbered = adapter.pd.create_qp(caps, cq, cq, None).and_then(|qp| {
-                let own = Queue { number: qp.number(), psn: crate::connecting::psn() };
-                qp.to_init(&init(adapter.port, access))?;
-                qp.to_rtr(&path.rtr(*theirs))?;
-                qp.to_rts(&path.rts(own))?;
-                Ok((qp, own))
-            });
-            let (qp, own) = numbered.map_err(refused)?;
-            qps.push(qp);
-            queues.push(own);
+        let (mut rails, mut arrays) = (Vec::new(), Vec::new());
+        for meeting in &meetings {
+            let adapter = adapters.get(meeting.ours).ok_or_else(gone)?;
+            let mut used = have.used(meeting.ours).ok_or_else(gone)?;
+            used.gid = Some(meeting.gids.local.index);
+            let cq = match &mut self.cqs[usize::from(meeting.ours)] {
+                Some(cq) => cq,
+                place => place.insert(adapter.pd.context().create_cq(64, None, 0).map_err(refused)?),
+            };
+            let (mut qps, mut queues) = (Vec::new(), Vec::new());
+            for theirs in &meeting.theirs.queues {
+                let numbered = adapter.pd.create_qp(caps, cq, cq, None).and_then(|qp| {
+                    let own = Queue { number: qp.number(), psn: crate::connecting::psn() };
+                    qp.to_init(&used.init(true))?;
+                    qp.to_rtr(&attributes::rtr(&meeting.agreed, *theirs, meeting.path, &retry))?;
+                    qp.to_rts(&attributes::rts(&meeting.agreed, own, &retry))?;
+                    Ok((qp, own))
+                });
+                let (qp, own) = numbered.map_err(refused)?;
+                qps.push(qp);
+                queues.push(own);
+            }
+            let (device, mtu) = (adapter.device(), meeting.agreed.mtu);
+            tracing::debug!(peer = %self.peer, device, gids = %meeting.gids, %mtu, "rdma: a peer is let in");
+            rails.push(OnRail { used, qps });
+            arrays.push(queues);
         }
-        let lane = Lane {
-            offered: met.theirs,
-            offered_gid: gids.remote.index,
-            answered_gid: gids.local.index,
-            array: QueueArray { rail: met.ours, queues },
-        };
-        tracing::debug!(peer = %self.peer, device = rail.device, gids = %gids, mtu = %path.mtu(), "rdma: a peer is let in");
-        self.queues = Some(Queues { attempt, qps, answer: Answer { side: ours, lanes: vec![lane] } });
+        let answer = handshake::answer(&terms, &meetings, arrays).map_err(unfit)?;
+        self.queues = Some(Queues { attempt, rails, answer, up_since: None });
         Ok(())
     }
 
     /// Destroys the QPs of an attempt, after which its peer touches nothing any more.
     fn destroy(&mut self, attempt: u64) {
         let Some(queues) = self.queues.take_if(|queues| queues.attempt == attempt) else { return };
-        let rail = queues.answer.lanes.first().map(|lane| lane.array.rail);
-        let retention =
-            rail.and_then(|rail| self.adapters.get(rail)).map(|a| a.pd.context().retention().clone());
-        for qp in queues.qps {
-            if let (Err(not_freed), Some(retention)) = (qp.destroy(), &retention) {
+        for OnRail { used, qps } in queues.rails {
+            let Some(adapter) = self.adapters.get(used.rail()) else { continue };
+            let retention = adapter.pd.context().retention();
+            for not_freed in qps.into_iter().filter_map(|qp| qp.destroy().err()) {
                 self.stuck.push((retention.clone(), not_freed.ticket));
             }
         }

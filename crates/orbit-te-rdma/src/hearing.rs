@@ -16,6 +16,10 @@ impl RdmaTransport {
     /// Takes one message.
     pub(crate) fn hear(&mut self, id: LinkId, bytes: &[u8], now: Instant) -> Result<(), TransportError> {
         let Message { from, to, body, .. } = Message::decode(bytes)?;
+        if matches!(body, Body::Close { .. }) {
+            // Why it closes may be in a CQE that came before.
+            self.poll_queues(now);
+        }
         let Some(link) = link_of(&mut self.links, id) else { return Ok(()) };
         let is_of_now = from.incarnation == link.peer && to.incarnation == self.life;
         let say = match body {
@@ -48,9 +52,14 @@ impl RdmaTransport {
                 self.let_go(id);
                 return Ok(());
             }
-            // What the peer has is asked for with each attempt.
-            Body::Rails(_) => return Ok(()),
-            Body::Keys { .. } | Body::KeysRefused { .. } | Body::Revoked { .. } => return Ok(()),
+            // What the peer has is asked for with each attempt, which may go well now.
+            Body::Rails(_) if is_of_now => {
+                self.hurry(id, now);
+                return Ok(());
+            }
+            Body::Keys { .. } | Body::KeysRefused { .. } | Body::Revoked { .. } | Body::Rails(_) => {
+                return Ok(());
+            }
             Body::KeysWanted { .. } | Body::LetGo { .. } => {
                 return Err(TransportError::RefusedByPeer("it says what only this side may say".to_string()));
             }

@@ -99,20 +99,20 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Takes a lane in; gives it back when there are too many.
-    pub(crate) fn insert(&mut self, lane: Lane) -> Result<u16, Lane> {
+    /// Takes a lane in; when there are too many it is dropped, and its QP with it.
+    pub(crate) fn insert(&mut self, lane: Lane) -> Option<u16> {
         let at = match self.free.pop() {
             Some(at) => at,
             None if self.places.len() < usize::from(u16::MAX) => {
                 self.places.push(Place { turn: 0, lane: None });
                 (self.places.len() - 1) as u16
             }
-            None => return Err(lane),
+            None => return None,
         };
         let place = &mut self.places[usize::from(at)];
         place.turn = place.turn.wrapping_add(1);
         place.lane = Some(lane);
-        Ok(at)
+        Some(at)
     }
 
     pub(crate) fn get_mut(&mut self, at: u16) -> Option<&mut Lane> {

@@ -1,13 +1,14 @@
 //! A link: the way to one peer, from the first offer to the last close. Rule: how it comes up is the handshake's business, and its steps are
 //! [`crate::connecting`]'s; here is what is known of it.
 
+use crate::adapter::Used;
 use crate::cut::CutLimits;
 use crate::entry::Entries;
 use crate::handshake::{Machine, Timed};
 use crate::ops::OpSlot;
 use orbit_te_transport::PriorityQueue;
 use orbit_te_wire::Incarnation;
-use orbit_te_wire::rdma::{Answer, Queue};
+use orbit_te_wire::rdma::{Answer, Queue, QueueArray, Side};
 use std::time::Instant;
 
 /// How often a message of the handshake is sent before the attempt is given up.
@@ -52,9 +53,19 @@ pub(crate) struct Attempt {
     /// The number of our rail, and of the peer's once it is known.
     pub(crate) rail: u8,
     pub(crate) remote_rail: u8,
+    /// What this side had when it was begun, as the peer is told.
+    pub(crate) side: Side,
+    pub(crate) used: Used,
     pub(crate) lanes: Vec<u16>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) limits: CutLimits,
+}
+
+impl Attempt {
+    /// Its QPs, as the peer is told.
+    pub(crate) fn array(&self) -> QueueArray {
+        QueueArray { rail: self.rail, queues: self.queues.clone() }
+    }
 }
 
 /// Which keys end.

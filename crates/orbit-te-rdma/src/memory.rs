@@ -1,10 +1,11 @@
-//! Registrations of regions: one MR for each part, on every rail. Rule: a region is registered on all rails or on none; its MRs live until
+//! Registrations of regions: one MR for each part, on every rail. Rule: a region is registered on all rails that are not lost or on none; its MRs live until
 //! the region is withdrawn, and nobody uses an MR for a region but that region's own.
 
 #![allow(unsafe_code)]
 
 use crate::access::MrAccess;
 use crate::adapter::{Adapter, Adapters};
+use crate::attributes;
 use crate::error::VerbsError;
 use crate::handle::{Mr, NotFreed};
 use arc_swap::ArcSwap;
@@ -51,10 +52,19 @@ pub(crate) struct Mrs {
 }
 
 impl Mrs {
-    /// Registers a region on all rails, each by a thread of its own where there are several. All or nothing.
+    /// Registers a region on all rails but those that are lost, each by a thread of its own where there are several. All or nothing.
     pub(crate) fn register(adapters: &Adapters, region: &Region, access: Access) -> Result<Mrs, VerbsError> {
-        let flags = flags(access);
-        let one = |adapter: &Adapter| OnRail::register(adapter, region, flags);
+        let flags = flags(region.access(), access);
+        let one = |adapter: &Adapter| {
+            if adapter.is_lost() {
+                return Ok(OnRail::none());
+            }
+            OnRail::register(adapter, region, flags).or_else(|error| {
+                // It may have failed because the device is lost, which is not known yet.
+                adapters.take_events();
+                if adapter.is_lost() { Ok(OnRail::none()) } else { Err(error) }
+            })
+        };
         let rails = match adapters.all() {
             [only] => vec![one(only)],
             several => std::thread::scope(|scope| {
@@ -70,7 +80,7 @@ impl Mrs {
 
     /// The keys for this side's own use on a rail.
     pub(crate) fn local(&self, rail: u8) -> Option<LocalKeys> {
-        let on = self.rails.get(usize::from(rail))?;
+        let on = self.rails.get(usize::from(rail)).filter(|on| !on.mrs.is_empty())?;
         let lkeys = on.mrs.iter().map(Mr::lkey).collect();
         Some(LocalKeys { base: self.base, length: self.length, part_bytes: on.part_bytes, lkeys })
     }
@@ -83,18 +93,27 @@ impl Mrs {
             part_bytes: on.part_bytes,
             rkeys: on.mrs.iter().map(Mr::rkey).collect(),
         };
-        let rails = self.rails.iter().enumerate().map(rail).collect();
+        let rails = self.rails.iter().enumerate().filter(|(_, on)| !on.mrs.is_empty()).map(rail).collect();
         KeySet { length: self.length, access: access.bits(), expires_ns, rails }
     }
 
-    /// Deregisters all; the first that could not be.
+    /// Deregisters all, also after one that could not be; the first of those.
     pub(crate) fn deregister(self) -> Result<(), NotFreed> {
-        let all = self.rails.into_iter().flat_map(|rail| rail.mrs);
-        all.map(Mr::deregister).fold(Ok(()), |first, one| first.and(one))
+        let mut first = Ok(());
+        for mr in self.rails.into_iter().flat_map(|rail| rail.mrs) {
+            let this = mr.deregister();
+            first = first.and(this);
+        }
+        first
     }
 }
 
 impl OnRail {
+    /// What there is on a rail that is lost.
+    fn none() -> OnRail {
+        OnRail { part_bytes: 1, mrs: Vec::new() }
+    }
+
     fn register(adapter: &Adapter, region: &Region, flags: MrAccess) -> Result<OnRail, VerbsError> {
         let (base, length) = (region.as_ptr().as_ptr(), region.len());
         let part_bytes = part_bytes(length, adapter.limits.max_mr_size);
@@ -131,12 +150,12 @@ fn part_bytes(length: u64, limit: u64) -> u64 {
     most.max(length.div_ceil(MAX_PARTS as u64).next_multiple_of(PAGE))
 }
 
-/// What the device lets be done, of what the region lets be done.
-fn flags(access: Access) -> MrAccess {
-    let mut flags = MrAccess::LOCAL_WRITE;
-    flags.set(MrAccess::REMOTE_READ, access.contains(Access::REMOTE_READ));
-    flags.set(MrAccess::REMOTE_WRITE, access.contains(Access::REMOTE_WRITE));
-    flags
+/// What the device lets be done with an MR for these rights, of what the region lets be done. Whether a device honours relaxed ordering is said
+/// by no verb, so that it is not asked for.
+fn flags(region: Access, access: Access) -> MrAccess {
+    // Pages of other regions may be read-only.
+    let writable = region.intersects(Access::LOCAL | Access::REMOTE_WRITE);
+    attributes::registration(access, writable, false, false)
 }
 
 /// The MRs of all regions of a domain.

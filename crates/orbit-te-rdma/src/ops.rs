@@ -71,6 +71,7 @@ impl OpState {
     }
 }
 
+#[allow(clippy::large_enum_variant)] // The table is made once; a box would be an allocation for each op.
 enum Content {
     Free,
     UnderWay(OpState),

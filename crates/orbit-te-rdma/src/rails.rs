@@ -7,51 +7,6 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What a port does (`enum ibv_port_state`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PortState {
-    /// Nothing is known of it.
-    Unknown,
-    /// No carrier.
-    Down,
-    /// A carrier, but nobody has set it up: on InfiniBand it waits for the subnet manager.
-    Init,
-    /// Set up, but not yet in use.
-    Armed,
-    /// In use.
-    Active,
-    /// In use, and its carrier is lost for the moment.
-    ActiveDefer,
-}
-
-impl PortState {
-    /// That of the number that verbs have for it.
-    pub fn from_number(number: u32) -> PortState {
-        match number {
-            1 => PortState::Down,
-            2 => PortState::Init,
-            3 => PortState::Armed,
-            4 => PortState::Active,
-            5 => PortState::ActiveDefer,
-            _ => PortState::Unknown,
-        }
-    }
-
-    /// Whether it carries packets.
-    pub fn is_up(self) -> bool {
-        self == PortState::Active
-    }
-}
-
-/// A rail of this side.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LocalRail {
-    /// What the peer is told of it.
-    pub rail: Rail,
-    /// What its port does now.
-    pub state: PortState,
-}
-
 /// A device, or one port of it, as configuration names it: `mlx5_0` or `mlx5_0:1`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RailName {
@@ -115,27 +70,6 @@ fn those(there: &[RailName]) -> String {
     }
 }
 
-/// Those of the rails that are named, in the order of `rails`; all of them when none is named.
-///
-/// # Errors
-/// [`BadName::Unknown`] for the first name that none of the rails has, even where others are there.
-pub fn named<'a>(rails: &'a [LocalRail], names: &[RailName]) -> Result<Vec<&'a LocalRail>, BadName> {
-    let is = |rail: &Rail, name: &RailName| {
-        rail.device == name.device && name.port.is_none_or(|port| rail.port == port)
-    };
-    if let Some(name) = names.iter().find(|name| !rails.iter().any(|local| is(&local.rail, name))) {
-        let there = rails.iter().map(|local| name_of(&local.rail)).collect();
-        return Err(BadName::Unknown { name: name.clone(), there });
-    }
-    let wanted = |local: &&LocalRail| names.is_empty() || names.iter().any(|name| is(&local.rail, name));
-    Ok(rails.iter().filter(wanted).collect())
-}
-
-/// The name of a rail.
-pub fn name_of(rail: &Rail) -> RailName {
-    RailName { device: rail.device.clone(), port: Some(rail.port) }
-}
-
 /// How rails are paired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Preferences {
@@ -186,9 +120,6 @@ pub struct Refused {
 /// Why two rails are not to meet.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WhyNot {
-    /// Our port carries nothing.
-    #[error("our port is not active ({0:?}); see its cable and `rdma link`")]
-    PortDown(PortState),
     /// InfiniBand here and Ethernet there, or the other way round.
     #[error("ours is {ours:?} and the peer's is {theirs:?}")]
     LinkLayer {
@@ -225,17 +156,17 @@ pub struct Pairing {
     pub refused: Vec<Refused>,
 }
 
-/// Pairs rails of ours with rails of the peer's: as many as can be, and among them the best: in one subnet, by the better GIDs, at the
+/// Pairs rails of ours with rails of the peer's, all of which are up: as many as can be, and among them the best: in one subnet, by the better GIDs, at the
 /// preferred NUMA node, of the same number.
-pub fn pair(ours: &[LocalRail], theirs: &[Rail], preferences: &Preferences) -> Pairing {
+pub fn pair(ours: &[Rail], theirs: &[Rail], preferences: &Preferences) -> Pairing {
     let mut pairing = Pairing::default();
     let mut possible = Vec::new();
     for local in ours {
         for remote in theirs {
             match judge(local, remote, preferences) {
-                Ok(gids) => possible.push(Possible { ours: &local.rail, theirs: remote, gids }),
+                Ok(gids) => possible.push(Possible { ours: local, theirs: remote, gids }),
                 Err(why) => {
-                    pairing.refused.push(Refused { ours: local.rail.number, theirs: remote.number, why });
+                    pairing.refused.push(Refused { ours: local.number, theirs: remote.number, why });
                 }
             }
         }
@@ -277,11 +208,7 @@ fn is_near(ours: &Rail, preferences: &Preferences) -> bool {
     preferences.numa.is_some() && ours.numa == preferences.numa
 }
 
-fn judge(local: &LocalRail, remote: &Rail, preferences: &Preferences) -> Result<Vec<Candidate>, WhyNot> {
-    let ours = &local.rail;
-    if !local.state.is_up() {
-        return Err(WhyNot::PortDown(local.state));
-    }
+fn judge(ours: &Rail, remote: &Rail, preferences: &Preferences) -> Result<Vec<Candidate>, WhyNot> {
     if ours.layer != remote.layer {
         return Err(WhyNot::LinkLayer { ours: ours.layer, theirs: remote.layer });
     }

@@ -8,13 +8,14 @@ use crate::adapter::Adapters;
 use crate::domain::{NAME, RdmaDomain};
 use crate::guest::{Given, Guest};
 use crate::memory::{Mrs, Registrations};
+use crate::notices::{Notice, Reader};
 use arc_swap::ArcSwap;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use orbit_te_memory::registry::admit;
 use orbit_te_memory::{Access, Grants, Hold, Recall, Recalled, RegionTable, Registry, Request};
 use orbit_te_transport::{Arm, Counterpart, Say, TransportError};
-use orbit_te_wire::rdma::{Address, Body, Features, KeyRefusal, KeySet, Message};
+use orbit_te_wire::rdma::{Address, Body, CloseCode, Features, KeyRefusal, KeySet, Message};
 use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId, SessionId, Status};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -37,6 +38,8 @@ pub struct RdmaTarget {
     grants: Arc<Grants>,
     epoll: Epoll,
     kick: EventFd,
+    /// How far this has read what happened to the rails.
+    reader: Mutex<Reader>,
     /// What came and was not taken yet. Apart from the state, so that whoever delivers never waits for a device.
     mail: Mutex<VecDeque<(SessionId, Message)>>,
     /// Regions and grants that ended, as far as they are not dealt with yet.
@@ -70,7 +73,9 @@ impl RdmaTarget {
             .map_err(|e| failed(e.into()))?;
         let watch = |fd| epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(|e| failed(e.into()));
         watch(kick.as_fd())?;
-        for adapter in adapters.all().iter().filter(|adapter| adapter.is_first_of_device()) {
+        let reader = adapters.notices().reader().map_err(failed)?;
+        watch(reader.as_fd())?;
+        for adapter in adapters.all().iter().filter(|adapter| adapter.is_watched()) {
             watch(adapter.pd.context().as_fd())?;
         }
         let target = Arc::new(RdmaTarget {
@@ -81,6 +86,7 @@ impl RdmaTarget {
             grants: registry.grants().clone(),
             epoll,
             kick,
+            reader: Mutex::new(reader),
             mail: Mutex::default(),
             recalled: Mutex::default(),
             sessions: Mutex::default(),
@@ -94,9 +100,32 @@ impl RdmaTarget {
     /// Breaks the connection of a session, which may be made again.
     pub fn disconnect(&self, session: SessionId, now: Instant) {
         if let Some(guest) = self.state.lock().get_mut(&session) {
-            guest.end(now);
+            guest.end(CloseCode::QueueFailed, now);
         }
         self.ring();
+    }
+
+    /// Reads what has happened to the rails, and does what follows from it; whether there was anything.
+    fn react(&self, state: &mut HashMap<SessionId, Guest>, now: Instant) -> bool {
+        let mut reader = self.reader.lock();
+        if !self.adapters.notices().any_for(&reader) {
+            return false;
+        }
+        let notices = self.adapters.notices().read(&mut reader);
+        for notice in &notices {
+            state.values_mut().for_each(|guest| guest.happened(*notice, now));
+        }
+        if notices.iter().any(|notice| matches!(notice, Notice::DeviceLost { .. } | Notice::Missed)) {
+            self.adapters.unwatch_lost(&self.epoll);
+        }
+        let better = |notice: &Notice| {
+            matches!(notice, Notice::RailAgain { .. } | Notice::Addresses { .. } | Notice::Missed)
+        };
+        if notices.iter().any(better) {
+            let side = self.adapters.side();
+            state.values().for_each(|guest| guest.tell_rails(&side));
+        }
+        true
     }
 
     fn ring(&self) {
@@ -160,6 +189,9 @@ impl RdmaTarget {
                 (own.remote(access, expires_ns), Some((own, left.map(|left| now + left))))
             }
         };
+        if keys.rails.is_empty() {
+            return Err(KeyRefusal::NotRegistered);
+        }
         drop(registered);
         // What ended just now is told as it will be told from now on.
         let hold = Hold::new(lease, generation).ok_or_else(|| match region.is_retired() {
@@ -225,11 +257,10 @@ impl Counterpart for RdmaTarget {
         let _ = self.epoll.wait(&mut events, EpollTimeout::ZERO);
         // Read, or it would keep the queue awake.
         let _ = self.kick.read();
-        let before = self.adapters.changes();
         self.adapters.take_events();
-        let mut any = self.adapters.changes() != before;
         let mut gone = Vec::new();
         let mut state = self.state.lock();
+        let mut any = self.react(&mut state, now);
         loop {
             let Some((session, message)) = self.mail.lock().pop_front() else { break };
             any = true;

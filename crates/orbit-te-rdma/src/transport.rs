@@ -11,6 +11,7 @@ use crate::handshake::{Action, Input, Pace};
 use crate::lane::Lanes;
 use crate::link::Link;
 use crate::local::Local;
+use crate::notices::Reader;
 use crate::ops::OpTable;
 use crate::rail_queue::RailQueue;
 use crate::sys::{Chain, RANGES};
@@ -61,8 +62,8 @@ pub struct RdmaTransport {
     pub(crate) news: Vec<Event>,
     pub(crate) epoll: Epoll,
     pub(crate) next_timer: Option<Instant>,
-    /// What was known of the rails when this was looked at last.
-    seen_changes: u64,
+    /// How far this has read what happened to the rails.
+    pub(crate) reader: Reader,
     /// When something was last found: [`Completions::Adaptive`] waits by an event only a while after it.
     found: Instant,
     closed: bool,
@@ -78,10 +79,12 @@ impl RdmaTransport {
         let adapters = registrations.adapters().clone();
         let config = adapters.config().clone();
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        for adapter in adapters.all().iter().filter(|adapter| adapter.is_first_of_device()) {
+        for adapter in adapters.all().iter().filter(|adapter| adapter.is_watched()) {
             epoll.add(adapter.pd.context().as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         }
-        let (max_ops, seen_changes) = (config.max_ops, adapters.changes());
+        let reader = adapters.notices().reader()?;
+        epoll.add(reader.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 2))?;
+        let max_ops = config.max_ops;
         Ok(RdmaTransport {
             life,
             queues: adapters.all().iter().map(|_| None).collect(),
@@ -99,7 +102,7 @@ impl RdmaTransport {
             news: Vec::new(),
             epoll,
             next_timer: None,
-            seen_changes,
+            reader,
             found: Instant::now(),
             closed: false,
             config,
@@ -123,7 +126,7 @@ impl RdmaTransport {
     }
 
     /// Takes CQEs; whether there were any.
-    fn poll_queues(&mut self, now: Instant) -> bool {
+    pub(crate) fn poll_queues(&mut self, now: Instant) -> bool {
         let mut any = false;
         let mut wcs = std::mem::take(&mut self.wcs);
         for rail in 0..self.queues.len() {
@@ -136,7 +139,7 @@ impl RdmaTransport {
                         self.over(wc, now);
                     }
                 }
-                Err(error) => self.queue_failed(rail as u8, &error, now),
+                Err(error) => self.queue_failed(rail as u8, &error.to_string(), now),
             }
         }
         self.wcs = wcs;
@@ -243,12 +246,11 @@ unsafe impl Transport for RdmaTransport {
 
     fn poll(&mut self, now: Instant, budget: usize, out: &mut Progress) -> bool {
         let mut any = self.poll_queues(now);
-        if self.adapters.changes() != self.seen_changes {
-            self.seen_changes = self.adapters.changes();
-            self.rails_changed(now);
+        any |= self.look_after(now);
+        if self.adapters.notices().any_for(&self.reader) {
+            self.react(now);
             any = true;
         }
-        any |= self.look_after(now);
         if !self.active.is_empty() {
             any |= self.pump(now);
         }
@@ -271,7 +273,7 @@ unsafe impl Transport for RdmaTransport {
             return Arm::Ready;
         }
         self.adapters.take_events();
-        if self.adapters.changes() != self.seen_changes {
+        if self.adapters.notices().any_for(&self.reader) {
             return Arm::Ready;
         }
         let busy = self.lanes.any_under_way();

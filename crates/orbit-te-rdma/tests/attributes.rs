@@ -4,8 +4,10 @@
 
 mod planning;
 
+use orbit_te_rdma::MrAccess;
 use orbit_te_rdma::attributes::*;
 use orbit_te_rdma::gid::candidates;
+use orbit_te_rdma::handle::{Address, Grh, InitStep};
 use orbit_te_wire::Access;
 use orbit_te_wire::rdma::{CloseCode, Features, Mtu, Queue, Rail, SideLimits};
 use planning::*;
@@ -42,7 +44,7 @@ fn the_smaller_of_both_counts() {
 
 #[test]
 fn access_flags() {
-    use VerbsAccess as V;
+    use MrAccess as V;
     let local = V::LOCAL_WRITE;
     let check = |access, writable, relaxed, windows, want: V| {
         assert_eq!(registration(access, writable, relaxed, windows), want, "{access:?}");
@@ -70,14 +72,9 @@ fn on_ethernet_the_gids_are_the_address() {
     let pair = candidates(&ours, &theirs, None).unwrap()[0];
     let quality = Quality { service_level: 3, traffic_class: 104, hop_limit: 9, flow_label: 5 };
     let path = path(&ours, &theirs, &pair, &quality).unwrap();
-    let global = GlobalRoute {
-        destination: theirs.gids[0].bytes,
-        source_index: 1,
-        hop_limit: 9,
-        traffic_class: 104,
-        flow_label: 5,
-    };
-    assert_eq!(path, PathAddress { port: 1, lid: 0, service_level: 3, global: Some(global) });
+    let grh =
+        Grh { dgid: theirs.gids[0].bytes, sgid_index: 1, hop_limit: 9, traffic_class: 104, flow_label: 5 };
+    assert_eq!(path, Address { port: 1, dlid: 0, sl: 3, src_path_bits: 0, grh: Some(grh) });
 }
 
 #[test]
@@ -85,7 +82,7 @@ fn on_infiniband_the_lid_is() {
     let check = |ours: Rail, theirs: Rail, want: Result<(u16, bool), CloseCode>| {
         let pair = candidates(&ours, &theirs, None).unwrap()[0];
         let path = path(&ours, &theirs, &pair, &Quality::default());
-        assert_eq!(path.map(|path| (path.lid, path.global.is_some())), want);
+        assert_eq!(path.map(|path| (path.dlid, path.grh.is_some())), want);
     };
     let rail = |lid, grh_required| Rail { grh_required, ..ib_rail(0, lid, &["ib fe80::1"]) };
     check(rail(3, false), rail(7, false), Ok((7, false)));
@@ -107,15 +104,17 @@ fn attributes_from_init_to_rts() {
     let agreed = agree((&ours, &LIMITS, Features::all()), (&theirs, &LIMITS, Features::all()));
     let (here, there) = (Queue { number: 17, psn: 1000 }, Queue { number: 18, psn: 2000 });
     let retry = retry_for(Duration::from_secs(1));
-    let init = init(&ours, 4);
-    assert_eq!((init.port, init.p_key_index), (1, 4));
-    assert!(!init.access.contains(VerbsAccess::REMOTE_ATOMIC));
+    let all = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE | MrAccess::LOCAL_WRITE;
+    assert_eq!(init(&ours, 4, true), InitStep { port: 1, pkey_index: 4, access: all });
+    assert_eq!(init(&ours, 4, false).access, MrAccess::empty());
     let to = path(&ours, &theirs, &pair, &Quality::default()).unwrap();
     let rtr = rtr(&agreed, there, to, &retry);
-    assert_eq!((rtr.destination, rtr.receive_psn, rtr.mtu, rtr.path.port), (18, 2000, Mtu::B1024, 1));
-    assert_eq!((rtr.reads_served, rtr.min_rnr_timer), (16, retry.min_rnr_timer));
-    let rts = rts(&agreed, here, retry);
-    assert_eq!((rts.send_psn, rts.reads_asked, rts.retry), (1000, 16, retry));
+    assert_eq!((rtr.dest_qp_num, rtr.rq_psn, rtr.path_mtu.bytes(), rtr.address.port), (18, 2000, 1024, 1));
+    assert_eq!((rtr.max_dest_rd_atomic, rtr.min_rnr_timer), (16, retry.min_rnr_timer.number()));
+    let rts = rts(&agreed, here, &retry);
+    assert_eq!((rts.sq_psn, rts.max_rd_atomic), (1000, 16));
+    let tries = (rts.timeout, rts.retry_cnt, rts.rnr_retry);
+    assert_eq!(tries, (retry.timeout, retry.count, retry.rnr_count));
 }
 
 #[test]

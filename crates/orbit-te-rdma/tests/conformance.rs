@@ -105,7 +105,9 @@ impl Pair for RdmaPair {
 
     fn pump(&mut self) {
         let now = Instant::now();
-        self.targets.iter().for_each(|target| _ = target.target.poll(now));
+        for target in &self.targets {
+            target.target.poll(now);
+        }
         let said = std::mem::take(&mut *self.said.lock().unwrap());
         for (session, bytes) in said {
             let link = self.links.iter().find(|(_, known)| known.0 == session).map(|(link, _)| *link);

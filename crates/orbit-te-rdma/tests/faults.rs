@@ -23,7 +23,7 @@ fn kinds(side: &Side) -> Vec<AsyncKind> {
 /// The first fails with this status, and all others are flushed; the QP is in the error state.
 fn check_failed(side: &Side, first: WcStatus, others: usize, what: &str) {
     let mut expected = vec![Some(first)];
-    expected.extend(vec![Some(WrFlush); others]);
+    expected.extend(vec![Some(Flushed); others]);
     let got: Vec<_> = side.statuses().into_iter().map(|(_, status)| status).collect();
     assert_eq!(got, expected, "{what}");
     assert_eq!(side.qp().state().unwrap(), QpState::Err, "{what}");
@@ -38,18 +38,22 @@ fn three(two: &Side) -> [Send; 3] {
 fn keys_ranges_and_rights_are_checked() {
     type Spoil = fn(&mut Send, &Side, &Side);
     let rows: [(&str, WcStatus, u32, Spoil); 8] = [
-        ("wrong rkey", RemAccess, IBV_WR_RDMA_WRITE, |wr, _, _| wr.rkey ^= 0x55),
-        ("rkey of nothing", RemAccess, IBV_WR_RDMA_READ, |wr, _, _| wr.rkey = 0xffff_ff00),
-        ("remote range too long", RemAccess, IBV_WR_RDMA_WRITE, |wr, _, two| {
+        ("wrong rkey", RemoteAccess, IBV_WR_RDMA_WRITE, |wr, _, _| wr.rkey ^= 0x55),
+        ("rkey of nothing", RemoteAccess, IBV_WR_RDMA_READ, |wr, _, _| wr.rkey = 0xffff_ff00),
+        ("remote range too long", RemoteAccess, IBV_WR_RDMA_WRITE, |wr, _, two| {
             wr.remote = two.memory.address() + MEMORY as u64 - 63;
         }),
-        ("remote range before", RemAccess, IBV_WR_RDMA_READ, |wr, _, two| {
+        ("remote range before", RemoteAccess, IBV_WR_RDMA_READ, |wr, _, two| {
             wr.remote = two.memory.address() - 1
         }),
-        ("remote range wraps", RemAccess, IBV_WR_RDMA_READ, |wr, _, _| wr.remote = u64::MAX - 3),
-        ("wrong lkey", LocProt, IBV_WR_RDMA_WRITE, |wr, one, _| wr.lkey = Some(one.mr().lkey() ^ 1)),
-        ("lkey of the other PD", LocProt, IBV_WR_RDMA_WRITE, |wr, _, two| wr.lkey = Some(two.mr().lkey())),
-        ("local range too long", LocProt, IBV_WR_RDMA_WRITE, |wr, _, _| wr.ranges = vec![(MEMORY - 1, 2)]),
+        ("remote range wraps", RemoteAccess, IBV_WR_RDMA_READ, |wr, _, _| wr.remote = u64::MAX - 3),
+        ("wrong lkey", LocalProtection, IBV_WR_RDMA_WRITE, |wr, one, _| wr.lkey = Some(one.mr().lkey() ^ 1)),
+        ("lkey of the other PD", LocalProtection, IBV_WR_RDMA_WRITE, |wr, _, two| {
+            wr.lkey = Some(two.mr().lkey())
+        }),
+        ("local range too long", LocalProtection, IBV_WR_RDMA_WRITE, |wr, _, _| {
+            wr.ranges = vec![(MEMORY - 1, 2)]
+        }),
     ];
     for (what, status, opcode, spoil) in rows {
         let (fabric, one, two) = pair(1);
@@ -62,12 +66,14 @@ fn keys_ranges_and_rights_are_checked() {
         // The other side learns of it, too, where it was its memory.
         let (far, event) = (two.qp().state().unwrap(), kinds(&two));
         match status {
-            RemAccess => assert_eq!((far, event), (QpState::Err, vec![AsyncKind::QpAccessErr]), "{what}"),
+            RemoteAccess => {
+                assert_eq!((far, event), (QpState::Err, vec![AsyncKind::QpAccessError]), "{what}")
+            }
             _ => assert_eq!((far, event), (QpState::Rts, vec![]), "{what}"),
         }
         // A QP in the error state takes WRs, and flushes them.
         one.post(&[Send::write(4, (0, 8), &two, 0)]).unwrap();
-        assert_eq!(one.statuses(), [(4, Some(WrFlush))], "{what}");
+        assert_eq!(one.statuses(), [(4, Some(Flushed))], "{what}");
         drop((one, two));
         check_clean(&fabric, what);
     }
@@ -77,9 +83,9 @@ fn keys_ranges_and_rights_are_checked() {
 fn rights_that_were_not_given_are_missing() {
     let read_only = MrAccess::REMOTE_READ;
     for (what, mr, qp, opcode, status) in [
-        ("MR without write", read_only, init_step().access, IBV_WR_RDMA_WRITE, Some(RemAccess)),
+        ("MR without write", read_only, init_step().access, IBV_WR_RDMA_WRITE, Some(RemoteAccess)),
         ("MR with read", read_only, init_step().access, IBV_WR_RDMA_READ, None),
-        ("QP without read", OPEN, MrAccess::REMOTE_WRITE, IBV_WR_RDMA_READ, Some(RemAccess)),
+        ("QP without read", OPEN, MrAccess::REMOTE_WRITE, IBV_WR_RDMA_READ, Some(RemoteAccess)),
         ("QP with write", OPEN, MrAccess::REMOTE_WRITE, IBV_WR_RDMA_WRITE, None),
     ] {
         let (fabric, a, b) = fabric_of_two(1);
@@ -115,7 +121,7 @@ fn a_stale_key_opens_nothing() {
     assert_ne!(again.rkey(), stale);
     let wr = Send::new(IBV_WR_RDMA_WRITE, 1, &[(0, 8)]);
     one.post(&[Send { remote: two.memory.address(), rkey: stale, ..wr }]).unwrap();
-    check_failed(&one, RemAccess, 0, "stale key");
+    check_failed(&one, RemoteAccess, 0, "stale key");
     drop((one, again, two));
     check_clean(&fabric, "stale key");
 }
@@ -140,7 +146,7 @@ fn silence_ends_when_retries_are_used_up() {
         fabric.advance(Duration::from_millis(20));
         assert_eq!(one.statuses(), [], "{what}: too early");
         fabric.advance(BUDGET);
-        check_failed(&one, RetryExc, 2, what);
+        check_failed(&one, RetryExceeded, 2, what);
         assert_eq!(kinds(&one), [], "{what}");
         drop((one, two));
         check_clean(&fabric, what);
@@ -198,10 +204,10 @@ fn the_clock_may_be_anybodys() {
 
 #[test]
 fn ports_go_down_in_three_ways() {
-    for (how, after) in [(Carrier::Retried, RetryExc), (Carrier::Flushed, WrFlush)] {
+    for (how, after) in [(Carrier::Retried, RetryExceeded), (Carrier::Flushed, Flushed)] {
         let (fabric, one, two) = pair(1);
         fabric.carrier_down(one.device, 1, how);
-        assert_eq!(kinds(&one), [AsyncKind::PortErr]);
+        assert_eq!(kinds(&one), [AsyncKind::PortError]);
         one.post(&three(&two)).unwrap();
         assert_eq!(one.statuses().is_empty(), how == Carrier::Retried);
         fabric.advance(BUDGET);
@@ -234,7 +240,7 @@ fn addresses_that_change_are_told_and_tell() {
     fabric.set_gid(one.device, 1, DeviceSpec::ROCE_V2, None);
     assert_eq!(one.events(), [AsyncEvent { kind: AsyncKind::GidChange, about: About::Port(1) }]);
     one.post(&three(&two)).unwrap();
-    check_failed(&one, LocQpOp, 2, "own GID gone");
+    check_failed(&one, LocalQueueOperation, 2, "own GID gone");
     fabric.set_pkey(one.device, 1, 0, 0x8002);
     assert_eq!(kinds(&one), [AsyncKind::PkeyChange]);
     assert_eq!(one.context.pkey(1, 0).unwrap(), 0x8002);
@@ -250,7 +256,7 @@ fn addresses_that_change_are_told_and_tell() {
     one.post(&three(&two)).unwrap();
     assert_eq!(one.statuses(), []);
     fabric.advance(BUDGET);
-    check_failed(&one, RetryExc, 2, "the peer's LID changed");
+    check_failed(&one, RetryExceeded, 2, "the peer's LID changed");
 }
 
 #[test]
@@ -264,11 +270,12 @@ fn receives_are_used_up_and_waited_for() {
     one.post(std::slice::from_ref(&send)).unwrap();
     assert_eq!(one.statuses(), []);
     fabric.advance(Duration::from_secs(1));
-    check_failed(&one, RnrRetryExc, 0, "no receive");
+    check_failed(&one, RnrRetryExceeded, 0, "no receive");
 
-    for (what, range, theirs, ours) in
-        [("too short", (0, 63), LocLen, RemInvReq), ("not registered", (MEMORY - 1, 64), LocProt, RemOp)]
-    {
+    for (what, range, theirs, ours) in [
+        ("too short", (0, 63), LocalLength, RemoteInvalidRequest),
+        ("not registered", (MEMORY - 1, 64), LocalProtection, RemoteOperation),
+    ] {
         let (_fabric, one, two) = pair(1);
         two.receive(9, &[range]).unwrap();
         one.post(std::slice::from_ref(&send)).unwrap();
@@ -280,7 +287,7 @@ fn receives_are_used_up_and_waited_for() {
     two.receive(1, &[(0, 8)]).unwrap();
     two.receive(2, &[(0, 8)]).unwrap();
     two.qp().to_err().unwrap();
-    assert_eq!(two.statuses(), [(1, Some(WrFlush)), (2, Some(WrFlush))]);
+    assert_eq!(two.statuses(), [(1, Some(Flushed)), (2, Some(Flushed))]);
 }
 
 #[test]
@@ -446,19 +453,19 @@ fn queues_and_devices_break() {
     fabric.qp_fatal(one.device, one.qp().number());
     assert_eq!(one.events(), [AsyncEvent { kind: AsyncKind::QpFatal, about: About::Qp(one.qp().number()) }]);
     fabric.settle();
-    check_failed(&one, WrFlush, 2, "QP fatal");
+    check_failed(&one, Flushed, 2, "QP fatal");
 
     let (fabric, one, two) = pair(1);
     fabric.set_mode(Mode::ByHand);
     one.post(&three(&two)).unwrap();
     fabric.flush_storm(one.device);
     fabric.settle();
-    check_failed(&one, WrFlush, 2, "flush storm");
+    check_failed(&one, Flushed, 2, "flush storm");
 
     let (fabric, one, two) = pair(1);
     one.cq.arm(false).unwrap();
     fabric.cq_fatal(one.cq.cookie());
-    assert_eq!(one.events(), [AsyncEvent { kind: AsyncKind::CqErr, about: About::Cq(one.cq.cookie()) }]);
+    assert_eq!(one.events(), [AsyncEvent { kind: AsyncKind::CqError, about: About::Cq(one.cq.cookie()) }]);
     assert_eq!(one.channel.next_event().unwrap(), Some(one.cq.cookie()), "whoever waits is woken");
     one.post(&three(&two)).unwrap();
     assert_eq!(one.statuses(), [], "no CQE comes any more");
@@ -504,7 +511,7 @@ fn a_cq_that_overflows_breaks() {
     for token in 0..3 {
         one.post(&[Send::write(token, (0, 8), &two, 0)]).unwrap();
     }
-    assert_eq!(kinds(&one), [AsyncKind::CqErr]);
+    assert_eq!(kinds(&one), [AsyncKind::CqError]);
     assert_eq!(one.statuses(), [(0, None), (1, None)], "those that were in are still there");
     assert_eq!(one.qp().state().unwrap(), QpState::Err);
 }

@@ -8,7 +8,7 @@ mod support;
 use orbit_te_rdma::fake::*;
 use orbit_te_rdma::handle::*;
 use orbit_te_rdma::sys::ffi::ibv_wr_opcode::*;
-use orbit_te_rdma::{Errno, MrAccess, Mtu, VerbsError, WcStatus, WrToken};
+use orbit_te_rdma::{Errno, MrAccess, Mtu, VerbsError, WcStatus};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use support::*;
@@ -208,10 +208,9 @@ fn a_window_opens_a_part_until_it_is_taken_back() {
         rkey,
         ..Send::new(IBV_WR_RDMA_WRITE, 1, &[(0, length)])
     };
-    let token = |slot| WrToken { slot, generation: 5 };
-    let mut bind = mw.bind_wr(token(1), &mr, two.memory.address() + 100, 50, MrAccess::REMOTE_WRITE);
+    let mut bind = mw.bind_wr(1 << 40, &mr, two.memory.address() + 100, 50, MrAccess::REMOTE_WRITE);
     post_raw(two.qp(), std::slice::from_mut(&mut bind)).unwrap();
-    assert_eq!(two.statuses(), [(token(1).to_u64(), None)]);
+    assert_eq!(two.statuses(), [(1 << 40, None)]);
     assert_ne!(mw.rkey(), before);
     one.memory.write(0, &[7; 50]);
     one.post(&[write(mw.rkey(), 100, 50)]).unwrap();
@@ -219,26 +218,26 @@ fn a_window_opens_a_part_until_it_is_taken_back() {
     assert_eq!(two.memory.read(99, 52), [vec![0], vec![7; 50], vec![0]].concat());
     // The MR can't go while the window is on it.
     let raw = Arc::try_unwrap(mr).unwrap_err();
-    let invalidate = mw.invalidate_wr(token(2));
+    let invalidate = mw.invalidate_wr(2);
     post_raw(two.qp(), &mut [invalidate]).unwrap();
-    assert_eq!(two.statuses(), [(token(2).to_u64(), None)]);
+    assert_eq!(two.statuses(), [(2, None)]);
     mw.unbound();
     // Bound again, elsewhere and by another key.
     let mr = raw;
     let second = mw.rkey();
-    let mut bind = mw.bind_wr(token(3), &mr, two.memory.address() + 200, 10, MrAccess::REMOTE_WRITE);
+    let mut bind = mw.bind_wr(3, &mr, two.memory.address() + 200, 10, MrAccess::REMOTE_WRITE);
     post_raw(two.qp(), std::slice::from_mut(&mut bind)).unwrap();
-    assert_eq!(two.statuses(), [(token(3).to_u64(), None)]);
+    assert_eq!(two.statuses(), [(3, None)]);
     assert_ne!(mw.rkey(), second);
     one.post(&[write(mw.rkey(), 200, 10)]).unwrap();
     assert_eq!(one.statuses(), [(1, None)]);
-    let invalidate = mw.invalidate_wr(token(4));
+    let invalidate = mw.invalidate_wr(4);
     post_raw(two.qp(), &mut [invalidate]).unwrap();
-    assert_eq!(two.statuses(), [(token(4).to_u64(), None)]);
+    assert_eq!(two.statuses(), [(4, None)]);
     mw.unbound();
     let mr = Arc::try_unwrap(mr).unwrap();
     one.post(&[write(mw.rkey(), 100, 50)]).unwrap();
-    assert_eq!(one.statuses(), [(1, Some(WcStatus::RemAccess))], "taken back");
+    assert_eq!(one.statuses(), [(1, Some(WcStatus::RemoteAccess))], "taken back");
     mr.deregister().unwrap();
     drop((one, two, mw));
     check_clean(&fabric, "window");
@@ -247,13 +246,13 @@ fn a_window_opens_a_part_until_it_is_taken_back() {
 #[test]
 fn a_window_that_does_not_fit_is_not_bound() {
     for (what, at, length, access, status) in [
-        ("beyond the MR", 4000u64, 97, MrAccess::REMOTE_WRITE, Some(WcStatus::MwBind)),
+        ("beyond the MR", 4000u64, 97, MrAccess::REMOTE_WRITE, Some(WcStatus::WindowBind)),
         ("all of it", 0, MEMORY as u64, MrAccess::REMOTE_READ, None),
     ] {
         let (fabric, one, mut two) = pair(1);
         let mr = Arc::new(two.mr.take().unwrap());
         let mut mw = two.pd.alloc_mw().unwrap();
-        let token = WrToken { slot: 1, generation: 0 };
+        let token = 1;
         let mut bind = mw.bind_wr(token, &mr, two.memory.address() + at, length, access);
         post_raw(two.qp(), std::slice::from_mut(&mut bind)).unwrap();
         assert_eq!(two.statuses(), [(1, status)], "{what}");
@@ -308,7 +307,10 @@ fn an_srq_feeds_several_qps() {
     );
     assert_eq!(post_one(3), Ok(()));
     far[0].to_err().unwrap();
-    assert_eq!(two.events(), [AsyncEvent { kind: AsyncKind::LastWqe, about: About::Qp(far[0].number()) }]);
+    assert_eq!(
+        two.events(),
+        [AsyncEvent { kind: AsyncKind::LastWqeReached, about: About::Qp(far[0].number()) }]
+    );
     drop(srq);
     assert_eq!(fabric.counts().srqs, 1, "its QPs hold it");
     drop((near, far, one, two));
@@ -346,7 +348,7 @@ fn what_a_program_must_not_do_is_remembered() {
     one.mr.take().unwrap().deregister().unwrap();
     assert_eq!(fabric.violations().len(), 1, "{:?}", fabric.violations());
     fabric.settle();
-    assert_eq!(one.statuses(), [(1, Some(WcStatus::LocProt))], "and nothing was touched");
+    assert_eq!(one.statuses(), [(1, Some(WcStatus::LocalProtection))], "and nothing was touched");
     fabric.cq_fatal(u64::MAX);
     assert_eq!(fabric.violations().len(), 2);
 }

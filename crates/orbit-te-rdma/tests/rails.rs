@@ -14,16 +14,12 @@ fn side(gids: &[&str]) -> Vec<Rail> {
     gids.iter().enumerate().map(|(at, words)| rail(at as u8, &[words])).collect()
 }
 
-fn ours(gids: &[&str]) -> Vec<LocalRail> {
-    side(gids).into_iter().map(active).collect()
-}
-
 fn shown(pairing: &Pairing) -> String {
     pairing.pairs.iter().map(|p| format!("{}-{}", p.ours, p.theirs)).collect::<Vec<_>>().join(" ")
 }
 
 /// What is chosen, and that every other pair has its reason.
-fn check(ours: &[LocalRail], theirs: &[Rail], preferences: Preferences, want: &str) -> Pairing {
+fn check(ours: &[Rail], theirs: &[Rail], preferences: Preferences, want: &str) -> Pairing {
     let pairing = pair(ours, theirs, &preferences);
     assert_eq!(shown(&pairing), want);
     assert_eq!(pairing.pairs.len() + pairing.refused.len(), ours.len() * theirs.len());
@@ -34,29 +30,29 @@ fn check(ours: &[LocalRail], theirs: &[Rail], preferences: Preferences, want: &s
 fn rails_are_intersected() {
     let two = ["v2 10.0.0.1", "v2 10.1.0.1"];
     let plain = Preferences::default();
-    check(&ours(&two), &side(&["v2 10.0.0.2", "v2 10.1.0.2"]), plain, "0-0 1-1");
-    check(&ours(&two), &side(&["v2 10.1.0.2", "v2 10.0.0.2"]), plain, "0-1 1-0");
-    let one = check(&ours(&two), &side(&["v2 10.1.0.2"]), plain, "1-0");
+    check(&side(&two), &side(&["v2 10.0.0.2", "v2 10.1.0.2"]), plain, "0-0 1-1");
+    check(&side(&two), &side(&["v2 10.1.0.2", "v2 10.0.0.2"]), plain, "0-1 1-0");
+    let one = check(&side(&two), &side(&["v2 10.1.0.2"]), plain, "1-0");
     assert!(matches!(one.refused[0], Refused { ours: 0, theirs: 0, why: WhyNot::Subnet(_) }), "{one:?}");
-    check(&ours(&two), &side(&["v2 10.0.0.2", "v2 10.1.0.2", "v2 10.2.0.2"]), plain, "0-0 1-1");
+    check(&side(&two), &side(&["v2 10.0.0.2", "v2 10.1.0.2", "v2 10.2.0.2"]), plain, "0-0 1-1");
     // All in one subnet: those of one number, and nobody twice.
     let flat = ["v2 10.0.0.1", "v2 10.0.0.2"];
-    let pairing = check(&ours(&flat), &side(&["v2 10.0.0.3", "v2 10.0.0.4"]), plain, "0-0 1-1");
+    let pairing = check(&side(&flat), &side(&["v2 10.0.0.3", "v2 10.0.0.4"]), plain, "0-0 1-1");
     assert!(pairing.refused.iter().all(|refused| refused.why == WhyNot::Taken));
-    check(&ours(&[]), &side(&flat), plain, "");
-    check(&ours(&flat), &[], plain, "");
+    check(&side(&[]), &side(&flat), plain, "");
+    check(&side(&flat), &[], plain, "");
 }
 
 #[test]
 fn different_subnets_are_not_paired_blindly() {
-    let far = (ours(&["v2 10.0.0.1"]), side(&["v2 10.1.0.2"]));
+    let far = (side(&["v2 10.0.0.1"]), side(&["v2 10.1.0.2"]));
     let across = |across| Preferences { across, ..Preferences::default() };
     check(&far.0, &far.1, across(Across::WhereNoneIsNear), "0-0");
     check(&far.0, &far.1, across(Across::Always), "0-0");
     let none = check(&far.0, &far.1, across(Across::Never), "");
     let why = none.refused[0].why.to_string();
     assert!(why.contains("GID 0 (10.0.0.1) to GID 0 (10.1.0.2)"), "{why}");
-    let mixed = (ours(&["v2 10.0.0.1", "v2 10.2.0.1"]), side(&["v2 10.0.0.2", "v2 10.3.0.2"]));
+    let mixed = (side(&["v2 10.0.0.1", "v2 10.2.0.1"]), side(&["v2 10.0.0.2", "v2 10.3.0.2"]));
     check(&mixed.0, &mixed.1, across(Across::WhereNoneIsNear), "0-0 1-1");
     check(&mixed.0, &mixed.1, across(Across::Never), "0-0");
 }
@@ -64,24 +60,17 @@ fn different_subnets_are_not_paired_blindly() {
 #[test]
 fn each_refusal_has_its_reason() {
     let plain = Preferences::default();
-    let why = |ours: LocalRail, theirs: Rail, preferences: Preferences| {
+    let why = |ours: Rail, theirs: Rail, preferences: Preferences| {
         let pairing = check(&[ours], &[theirs], preferences, "");
         pairing.refused[0].why.to_string()
     };
     let good = || rail(0, &["v2 10.0.0.1"]);
     let is = |why: String, want: &str| assert!(why.contains(want), "{why}");
-    is(why(LocalRail { rail: good(), state: PortState::Down }, good(), plain), "not active (Down)");
-    is(
-        why(active(ib_rail(0, 1, &["ib fe80::1"])), good(), plain),
-        "ours is InfiniBand and the peer's is Ethernet",
-    );
-    is(
-        why(active(Rail { p_key: 0x8001, ..good() }), good(), plain),
-        "partition 0x8001 and the peer's in 0xffff",
-    );
-    is(why(active(good()), rail(0, &["v1 10.0.0.2"]), plain), "no protocol and address family in common");
+    is(why(ib_rail(0, 1, &["ib fe80::1"]), good(), plain), "ours is InfiniBand and the peer's is Ethernet");
+    is(why(Rail { p_key: 0x8001, ..good() }, good(), plain), "partition 0x8001 and the peer's in 0xffff");
+    is(why(good(), rail(0, &["v1 10.0.0.2"]), plain), "no protocol and address family in common");
     let demanded = Preferences { gid_index: Some(3), ..plain };
-    is(why(active(good()), good(), demanded), "wrong GID index: 3 is demanded, rxe_0 port 1 has [0]");
+    is(why(good(), good(), demanded), "wrong GID index: 3 is demanded, rxe_0 port 1 has [0]");
 }
 
 #[test]
@@ -99,7 +88,7 @@ fn partitions() {
 
 #[test]
 fn the_preferred_node_comes_first() {
-    let at = |numa: u16, rail: Rail| active(Rail { numa: Some(numa), ..rail });
+    let at = |numa: u16, rail: Rail| Rail { numa: Some(numa), ..rail };
     let ours = [at(0, rail(0, &["v2 10.0.0.1"])), at(1, rail(1, &["v2 10.0.0.2"]))];
     let theirs = side(&["v2 10.0.0.3", "v2 10.0.0.4"]);
     let near = |numa| Preferences { numa: Some(numa), ..Preferences::default() };
@@ -112,40 +101,27 @@ fn the_preferred_node_comes_first() {
 #[test]
 fn a_rail_moves_to_let_another_in() {
     // The peer's first rail is the only one for our second; our first can take either.
-    let ours = [active(rail(0, &["v2 10.0.0.1", "v2 2001:db8::1"])), active(rail(1, &["v2 10.0.0.9"]))];
+    let ours = [rail(0, &["v2 10.0.0.1", "v2 2001:db8::1"]), rail(1, &["v2 10.0.0.9"])];
     let theirs = [rail(0, &["v2 10.0.0.2"]), rail(1, &["v2 2001:db8::2"])];
     check(&ours, &theirs, Preferences::default(), "0-1 1-0");
 }
 
 #[test]
 fn names() {
-    let mut rails = ours(&["v2 10.0.0.1", "v2 10.0.0.2", "v2 10.0.0.3"]);
-    (rails[2].rail.device, rails[2].rail.port) = ("rxe_1".into(), 2);
-    let check = |names: &[&str], want: Result<&[u8], &str>| {
-        let names: Vec<RailName> = names.iter().map(|name| name.parse().unwrap()).collect();
-        let found = named(&rails, &names);
-        let found = found.map(|found| found.iter().map(|l| l.rail.number).collect::<Vec<_>>());
-        assert_eq!(found.map_err(|why| why.to_string()), want.map(<[u8]>::to_vec).map_err(str::to_string));
-    };
-    check(&[], Ok(&[0, 1, 2]));
-    check(&["rxe_1"], Ok(&[1, 2]));
-    check(&["rxe_1:2", "rxe_0"], Ok(&[0, 2]));
-    let there = "there are rxe_0:1, rxe_1:1, rxe_1:2";
-    check(&["mlx5_0"], Err(&format!("there is no RDMA device `mlx5_0`; {there}")));
-    check(&["rxe_0", "rxe_0:2"], Err(&format!("there is no RDMA device `rxe_0:2`; {there}")));
+    let name = |device: &str, port| RailName { device: device.to_string(), port };
+    assert_eq!("rxe_0".parse(), Ok(name("rxe_0", None)));
+    assert_eq!("rxe_0:2".parse(), Ok(name("rxe_0", Some(2))));
+    for shown in ["rxe_0", "rxe_0:2"] {
+        assert_eq!(shown.parse::<RailName>().unwrap().to_string(), shown);
+    }
     for bad in ["", ":1", "rxe_0:", "rxe_0:0", "rxe_0:x", "rxe_0:256"] {
         assert!(matches!(bad.parse::<RailName>(), Err(BadName::Malformed { .. })), "{bad}");
     }
-    let none = named(&[], &["rxe_0".parse().unwrap()]).unwrap_err().to_string();
-    assert_eq!(none, "there is no RDMA device `rxe_0`; there is none");
-}
-
-#[test]
-fn port_states_have_the_numbers_of_verbs() {
-    let all = (0..7).map(PortState::from_number).collect::<Vec<_>>();
-    use PortState::*;
-    assert_eq!(all, [Unknown, Down, Init, Armed, Active, ActiveDefer, Unknown]);
-    assert_eq!(all.iter().filter(|state| state.is_up()).count(), 1);
+    let unknown = |there: Vec<RailName>| BadName::Unknown { name: name("rxe_0", None), there }.to_string();
+    assert_eq!(unknown(vec![]), "there is no RDMA device `rxe_0`; there is none");
+    assert_eq!(unknown(vec![name("a", Some(1))]), "there is no RDMA device `rxe_0`; there is a:1");
+    let two = vec![name("a", None), name("b", Some(2))];
+    assert_eq!(unknown(two), "there is no RDMA device `rxe_0`; there are a, b:2");
 }
 
 /// The most pairs that there can be, by trying all.
@@ -171,7 +147,7 @@ proptest! {
                 Rail { numa: Some(at as u16 % 2), ..rail(at as u8, &words) }
             }).collect()
         };
-        let ours: Vec<LocalRail> = side(&here, 1).into_iter().map(active).collect();
+        let ours: Vec<Rail> = side(&here, 1);
         let theirs = side(&there, 101);
         let preferences = Preferences { numa: numa.then_some(1), across: Across::Never, gid_index: None };
         let pairing = pair(&ours, &theirs, &preferences);

@@ -63,9 +63,9 @@ fn both_sides_come_to_the_same_terms() {
     let rails = |all: &[Meeting]| all.iter().map(|m| (m.ours, m.theirs.rail)).collect::<Vec<_>>();
     assert_eq!(rails(&there), [(5, 3), (6, 0)]);
     assert_eq!(rails(&here), [(3, 5), (0, 6)]);
-    assert_eq!(here[1].path.global.unwrap().source_index, 1);
-    assert_eq!(here[1].path.global.unwrap().destination, two.rails[1].gids[0].bytes);
-    assert_eq!(there[1].path.global.unwrap().destination, one.rails[0].gids[1].bytes);
+    assert_eq!(here[1].path.grh.unwrap().sgid_index, 1);
+    assert_eq!(here[1].path.grh.unwrap().dgid, two.rails[1].gids[0].bytes);
+    assert_eq!(there[1].path.grh.unwrap().dgid, one.rails[0].gids[1].bytes);
 }
 
 #[test]

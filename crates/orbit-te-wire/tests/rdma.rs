@@ -73,8 +73,12 @@ fn answer(rails: Vec<Rail>, lanes: Vec<Lane>) -> Body {
     Body::Answer(Answer { side: side(rails), lanes })
 }
 
+fn key_set(length: u64, rails: Vec<RailKeys>) -> KeySet {
+    KeySet { length, access: 3, expires_ns: 7, rails }
+}
+
 fn keys(length: u64, base: u64, part_bytes: u64, count: usize) -> KeySet {
-    KeySet { length, rails: vec![RailKeys { rail: 0, base, part_bytes, rkeys: vec![9; count] }] }
+    key_set(length, vec![RailKeys { rail: 0, base, part_bytes, rkeys: vec![9; count] }])
 }
 
 const HEAD: &str = "0100 0300 0100000000000000 0200000000000000 0400000000000000 0500000000000000";
@@ -111,7 +115,7 @@ fn messages_are_these_bytes() {
     );
     check(
         Body::Keys { request: 6, keys: keys(10, 4096, 8, 2) },
-        "06000000 06000000 0a00000000000000 0100000000000000 00 0010000000000000 0800000000000000 0200000000000000 \
+        "06000000 06000000 0a00000000000000 03000000 0700000000000000 0100000000000000 00 0010000000000000 0800000000000000 0200000000000000 \
          09000000 09000000",
     );
     check(Body::KeysRefused { request: 6, code: KeyRefusal::GrantEnded }, "07000000 06000000 0400");
@@ -141,7 +145,7 @@ fn an_address_and_a_region_key_are_these_bytes() {
     assert_eq!(RegionKey::decode(&bytes), Ok(key));
     let whole = |rails: u8| {
         let one = |rail| RailKeys { rail, base: 0, part_bytes: 64, rkeys: vec![1] };
-        RegionKey::new(3, Some(KeySet { length: 64, rails: (0..rails).map(one).collect() }))
+        RegionKey::new(3, Some(key_set(64, (0..rails).map(one).collect())))
     };
     let bytes = whole(16).encode().unwrap();
     assert_eq!(RegionKey::decode(&bytes), Ok(whole(16)), "a key on every rail has room in a descriptor");
@@ -234,10 +238,10 @@ fn limits() {
     check(given(keys(1, 0, 0, 1)), Some("reaches no bytes"));
     check(given(keys(9, 0, 8, 1)), Some("not as many as its parts"));
     check(given(keys(8, 0, 8, 2)), Some("not as many as its parts"));
-    let twice = KeySet { rails: [keys(8, 0, 8, 1).rails, keys(8, 0, 8, 1).rails].concat(), length: 8 };
+    let twice = key_set(8, [keys(8, 0, 8, 1).rails, keys(8, 0, 8, 1).rails].concat());
     check(given(twice), Some("of one rail"));
     let many = |rail: u8| RailKeys { rail, base: 0, part_bytes: 1, rkeys: vec![1; 512] };
-    check(given(KeySet { length: 512, rails: (0..16).map(many).collect() }), None);
+    check(given(key_set(512, (0..16).map(many).collect())), None);
 }
 
 #[test]
@@ -357,7 +361,7 @@ fn any_keys() -> impl Strategy<Value = KeySet> {
     (1..=MAX_PARTS as u64, 1..1u64 << 30, 0..1u64 << 40, any::<u32>(), 1..=16u8).prop_map(
         |(parts, part_bytes, base, rkey, rails)| {
             let one = |rail| RailKeys { rail, base, part_bytes, rkeys: vec![rkey; parts as usize] };
-            KeySet { length: parts * part_bytes, rails: (0..rails).map(one).collect() }
+            key_set(parts * part_bytes, (0..rails).map(one).collect())
         },
     )
 }

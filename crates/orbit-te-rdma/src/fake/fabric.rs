@@ -175,6 +175,21 @@ impl FakeFabric {
         }
     }
 
+    /// The numbers of the QPs of a device that live, the oldest first.
+    pub fn qps(&self, device: DeviceId) -> Vec<u32> {
+        let state = self.state();
+        let live = state.qps.iter().filter(|qp| qp.alive && qp.device == device.0);
+        live.map(|qp| qp.number).collect()
+    }
+
+    /// The CQs of a device that live, by [`crate::handle::Cq::cookie`], the oldest first.
+    pub fn cqs(&self, device: DeviceId) -> Vec<u64> {
+        let state = self.state();
+        let of = |context: u32| state.contexts[context as usize].device == device.0;
+        let live = state.cqs.iter().filter(|cq| cq.alive && of(cq.context));
+        live.map(|cq| cq.cookie).collect()
+    }
+
     /// What programs did that they must not: used what they had freed, gave events back twice, deregistered memory under WRs in flight.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()

@@ -5,6 +5,7 @@ use super::plan::{CqeFault, When, Where};
 use super::spec::{DeviceId, GidSpec};
 use super::state::{Health, PortAt, State};
 use crate::error::Errno;
+use crate::handle::{About, AsyncEvent, AsyncKind};
 use crate::verb::Verb;
 use ibverbs_sys::*;
 
@@ -148,16 +149,29 @@ impl FakeFabric {
 
     /// Breaks a QP: `QP_FATAL`, and its WRs are flushed.
     pub fn qp_fatal(&self, device: DeviceId, number: u32) {
+        self.tell(device, AsyncEvent { kind: AsyncKind::QpFatal, about: About::Qp(number) });
         let mut state = self.state();
-        match state.qp_by_number(device.0, number).filter(|qp| state.qps[*qp as usize].alive) {
-            Some(qp) => {
-                state.qp_event(qp, IBV_EVENT_QP_FATAL);
-                state.fail_qp(qp);
-            }
-            None => {
-                state.violation(format!("the test names QP {number}, which is not there"));
-            }
+        if let Some(qp) = state.qp_by_number(device.0, number) {
+            state.fail_qp(qp);
         }
+    }
+
+    /// Has a device tell an event, without anything that goes with it.
+    pub fn tell(&self, device: DeviceId, event: AsyncEvent) {
+        let mut state = self.state();
+        let kind = event.kind.number();
+        match event.about {
+            About::Device => return state.device_event(device.0, 0, kind),
+            About::Port(port) => return state.device_event(device.0, port, kind),
+            About::Qp(number) => {
+                let live = state.qp_by_number(device.0, number).filter(|qp| state.qps[*qp as usize].alive);
+                if let Some(qp) = live {
+                    return state.qp_event(qp, kind);
+                }
+            }
+            About::Cq(_) | About::Srq(_) | About::Other => {}
+        }
+        state.violation(format!("the test has an event told of what is not there: {event}"));
     }
 
     /// Breaks a CQ, by [`crate::handle::Cq::cookie`]: `CQ_ERR`; no CQE comes any more, and its QPs fail.

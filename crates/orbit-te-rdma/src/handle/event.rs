@@ -27,16 +27,18 @@ pub enum About {
     Qp(u32),
     /// An SRQ, by [`super::Srq::cookie`].
     Srq(u64),
+    /// Something else, of which there is none here: a work queue, or what an event is about that is not known.
+    Other,
 }
 
 macro_rules! kinds {
     ($($variant:ident = $number:ident, $meaning:literal;)*) => {
-        /// What happened.
+        /// What happened (`enum ibv_event_type`).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum AsyncKind {
             $(#[doc = $meaning] $variant,)*
             /// Another event, by its number.
-            Other(u32),
+            Unknown(u32),
         }
 
         impl AsyncKind {
@@ -44,7 +46,15 @@ macro_rules! kinds {
             pub const fn from_number(number: u32) -> AsyncKind {
                 match number {
                     $($number => AsyncKind::$variant,)*
-                    other => AsyncKind::Other(other),
+                    other => AsyncKind::Unknown(other),
+                }
+            }
+
+            /// The number that verbs have for it.
+            pub const fn number(self) -> u32 {
+                match self {
+                    $(AsyncKind::$variant => $number,)*
+                    AsyncKind::Unknown(number) => number,
                 }
             }
 
@@ -52,7 +62,7 @@ macro_rules! kinds {
             pub const fn meaning(self) -> &'static str {
                 match self {
                     $(AsyncKind::$variant => $meaning,)*
-                    AsyncKind::Other(_) => "an event that is not known here",
+                    AsyncKind::Unknown(_) => "an event that is not known here",
                 }
             }
         }
@@ -60,25 +70,35 @@ macro_rules! kinds {
 }
 
 kinds! {
-    CqErr = IBV_EVENT_CQ_ERR, "the CQ overflowed or broke; its QPs are of no use";
+    CqError = IBV_EVENT_CQ_ERR, "the CQ overflowed or broke; its QPs are of no use";
     QpFatal = IBV_EVENT_QP_FATAL, "the QP broke, and is in the error state";
-    QpReqErr = IBV_EVENT_QP_REQ_ERR, "the peer asked for what is not allowed; the QP is in the error state";
-    QpAccessErr = IBV_EVENT_QP_ACCESS_ERR, "the peer asked for memory that is not open to it; the QP is in the error state";
-    CommEst = IBV_EVENT_COMM_EST, "a packet came before the QP could send";
-    SqDrained = IBV_EVENT_SQ_DRAINED, "the send queue is drained";
-    PathMig = IBV_EVENT_PATH_MIG, "the QP took its other path";
-    PathMigErr = IBV_EVENT_PATH_MIG_ERR, "the QP could not take its other path";
+    QpRequestError = IBV_EVENT_QP_REQ_ERR, "the peer asked for what is not allowed; the QP is in the error state";
+    QpAccessError = IBV_EVENT_QP_ACCESS_ERR, "the peer asked for memory that is not open to it; the QP is in the error state";
+    CommunicationEstablished = IBV_EVENT_COMM_EST, "a packet came before the QP could send";
+    SendQueueDrained = IBV_EVENT_SQ_DRAINED, "the send queue is drained";
+    PathMigrated = IBV_EVENT_PATH_MIG, "the QP took its other path";
+    PathMigrationFailed = IBV_EVENT_PATH_MIG_ERR, "the QP could not take its other path";
     DeviceFatal = IBV_EVENT_DEVICE_FATAL, "the device is broken or removed";
     PortActive = IBV_EVENT_PORT_ACTIVE, "the port carries traffic again";
-    PortErr = IBV_EVENT_PORT_ERR, "the port went down";
+    PortError = IBV_EVENT_PORT_ERR, "the port went down";
     LidChange = IBV_EVENT_LID_CHANGE, "the port has another LID";
     PkeyChange = IBV_EVENT_PKEY_CHANGE, "the port's P_Key table changed";
     SmChange = IBV_EVENT_SM_CHANGE, "the subnet has another manager";
-    SrqErr = IBV_EVENT_SRQ_ERR, "the SRQ broke";
+    SrqError = IBV_EVENT_SRQ_ERR, "the SRQ broke";
     SrqLimit = IBV_EVENT_SRQ_LIMIT_REACHED, "the SRQ runs low";
-    LastWqe = IBV_EVENT_QP_LAST_WQE_REACHED, "the QP takes no more receives from its SRQ";
+    LastWqeReached = IBV_EVENT_QP_LAST_WQE_REACHED, "the QP takes no more receives from its SRQ";
     ClientReregister = IBV_EVENT_CLIENT_REREGISTER, "the subnet manager wants registrations again";
     GidChange = IBV_EVENT_GID_CHANGE, "the port's GID table changed";
+    WqFatal = IBV_EVENT_WQ_FATAL, "a work queue broke";
+}
+
+impl fmt::Display for AsyncKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AsyncKind::Unknown(number) => write!(f, "an event of number {number}, which is not known here"),
+            known => f.write_str(known.meaning()),
+        }
+    }
 }
 
 impl fmt::Display for AsyncEvent {
@@ -89,8 +109,9 @@ impl fmt::Display for AsyncEvent {
             About::Cq(cookie) => write!(f, "CQ {cookie}: ")?,
             About::Qp(number) => write!(f, "QP {number}: ")?,
             About::Srq(cookie) => write!(f, "SRQ {cookie}: ")?,
+            About::Other => {}
         }
-        f.write_str(self.kind.meaning())
+        self.kind.fmt(f)
     }
 }
 
@@ -124,7 +145,8 @@ impl AsyncEvent {
                 | IBV_EVENT_SM_CHANGE
                 | IBV_EVENT_CLIENT_REREGISTER
                 | IBV_EVENT_GID_CHANGE => About::Port(raw.element.port_num as u8),
-                _ => About::Device,
+                IBV_EVENT_DEVICE_FATAL => About::Device,
+                _ => About::Other,
             }
         };
         AsyncEvent { kind, about }

@@ -9,7 +9,6 @@ use super::pd::Pd;
 use super::retention::{NotFreed, Raw};
 use crate::access::MrAccess;
 use crate::error::VerbsError;
-use crate::token::WrToken;
 use crate::verb::Verb;
 use ibverbs_sys::*;
 use std::fmt;
@@ -56,7 +55,7 @@ impl Mw {
     /// A window that is bound must be invalidated before it is bound again. One whose bind was not posted, or failed, is of no more use.
     pub fn bind_wr(
         &mut self,
-        token: WrToken,
+        wr_id: u64,
         mr: &Arc<Mr>,
         address: u64,
         length: u64,
@@ -70,11 +69,7 @@ impl Mw {
         if let Some(keep) = self.owner.keep_mut() {
             keep.bound = Some(mr.clone());
         }
-        let mut wr = ibv_send_wr {
-            wr_id: token.to_u64(),
-            opcode: ibv_wr_opcode::IBV_WR_BIND_MW,
-            ..Default::default()
-        };
+        let mut wr = ibv_send_wr { wr_id, opcode: ibv_wr_opcode::IBV_WR_BIND_MW, ..Default::default() };
         wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         let bind_info =
             ibv_mw_bind_info { mr: mr.raw(), addr: address, length, mw_access_flags: access.bits() };
@@ -84,12 +79,8 @@ impl Mw {
     }
 
     /// The WR that takes the key back. Once it has completed, no access by that key begins any more: then call [`Mw::unbound`].
-    pub fn invalidate_wr(&self, token: WrToken) -> ibv_send_wr {
-        let mut wr = ibv_send_wr {
-            wr_id: token.to_u64(),
-            opcode: ibv_wr_opcode::IBV_WR_LOCAL_INV,
-            ..Default::default()
-        };
+    pub fn invalidate_wr(&self, wr_id: u64) -> ibv_send_wr {
+        let mut wr = ibv_send_wr { wr_id, opcode: ibv_wr_opcode::IBV_WR_LOCAL_INV, ..Default::default() };
         wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         wr.__bindgen_anon_1.invalidate_rkey = self.rkey;
         wr

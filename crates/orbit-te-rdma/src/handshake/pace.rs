@@ -2,6 +2,7 @@
 //! give the same actions.
 
 use super::machine::{Action, Fault, Input, Machine};
+use super::table::State;
 use std::time::{Duration, Instant};
 
 /// How long to wait for what.
@@ -96,6 +97,16 @@ impl Timed {
         }
         self.up_since = after.is_up().then(|| self.up_since.unwrap_or(now));
         taken
+    }
+
+    /// What it failed by may be over: failures are forgotten, and the pause ends now. Whether it was waiting for that.
+    pub fn hurry(&mut self, now: Instant) -> bool {
+        let waits = self.machine.state() == State::Waiting && self.due.is_some();
+        if waits {
+            self.machine.settle();
+            self.due = Some(now);
+        }
+        waits
     }
 
     /// Tells the connection that its patience is over, if it is.

@@ -1,9 +1,10 @@
 //! What offers and answers hold: which rails meet, by which GIDs, and how their QPs are set up. Rule: the side that answers chooses; the
 //! side that offered checks the choice against what it offered, and takes nothing on trust.
 
-use crate::attributes::{Agreed, PathAddress, Quality, agree, path};
+use crate::attributes::{Agreed, Quality, agree, path};
 use crate::gid::{Candidate, candidates};
-use crate::rails::{LocalRail, PortState, Preferences, WhyNot, pair};
+use crate::handle::Address;
+use crate::rails::{Preferences, WhyNot, pair};
 use orbit_te_wire::rdma::{Answer, CloseCode, Lane, Offer, Queue, QueueArray, Rail, Side};
 use thiserror::Error;
 
@@ -32,7 +33,7 @@ pub struct Meeting {
     /// What both rails can do together.
     pub agreed: Agreed,
     /// Where our QPs send to.
-    pub path: PathAddress,
+    pub path: Address,
 }
 
 /// Why an offer or an answer is not taken: what the close says.
@@ -55,10 +56,9 @@ pub fn offer(terms: &Terms<'_>, arrays: Vec<QueueArray>) -> Offer {
 /// # Errors
 /// [`Unfit`] where none does.
 pub fn judge_offer(terms: &Terms<'_>, offer: &Offer) -> Result<Vec<Meeting>, Unfit> {
-    let ours: Vec<LocalRail> = terms.side.rails.iter().map(active).collect();
     let offered = offer.arrays.iter().filter_map(|array| offer.side.rail(array.rail));
     let theirs: Vec<Rail> = offered.cloned().collect();
-    let pairing = pair(&ours, &theirs, terms.preferences);
+    let pairing = pair(&terms.side.rails, &theirs, terms.preferences);
     let (mut meetings, mut no_path) = (Vec::new(), None);
     for found in &pairing.pairs {
         let at = terms.failed_attempts % found.gids.len().max(1);
@@ -161,11 +161,6 @@ fn meet(
         words: format!("rail {} has no address that rail {} can send to", theirs.number, ours.number),
     })?;
     Ok(Meeting { ours: ours.number, theirs: array.clone(), gids, agreed, path })
-}
-
-/// A rail of the side as the peer was told of it; only active ones are told of.
-fn active(rail: &Rail) -> LocalRail {
-    LocalRail { rail: rail.clone(), state: PortState::Active }
 }
 
 fn unfit<T>(code: CloseCode, words: &str) -> Result<T, Unfit> {

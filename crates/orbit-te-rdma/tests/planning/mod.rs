@@ -2,7 +2,6 @@
 
 #![allow(dead_code, clippy::unwrap_used)] // each test takes what it needs
 
-use orbit_te_rdma::rails::{LocalRail, PortState};
 use orbit_te_wire::rdma::{Gid, GidKind, LinkLayer, Mtu, Rail};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -43,9 +42,4 @@ pub(crate) fn rail(number: u8, gids: &[&str]) -> Rail {
 /// The same on InfiniBand.
 pub(crate) fn ib_rail(number: u8, lid: u16, gids: &[&str]) -> Rail {
     Rail { layer: LinkLayer::InfiniBand, lid, ..rail(number, gids) }
-}
-
-/// A rail of ours, whose port is active.
-pub(crate) fn active(rail: Rail) -> LocalRail {
-    LocalRail { rail, state: PortState::Active }
 }

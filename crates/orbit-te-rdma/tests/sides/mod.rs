@@ -184,6 +184,10 @@ impl Sides {
                 }
             }
         }
+        if !any {
+            // Whoever drives a transport asks before it sleeps; events of devices are taken then.
+            self.transport.arm(now);
+        }
         any
     }
 

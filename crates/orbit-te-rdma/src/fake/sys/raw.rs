@@ -155,8 +155,9 @@ pub(super) fn count(n: c_int) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::completion::{Done, Failed, Wc, WcStatus};
+    use crate::completion::{Done, Failed, Wc};
     use crate::fake::queue::{Covers, Cqe};
+    use crate::status::WcStatus;
 
     #[test]
     fn a_filled_place_reads_as_it_was_filled() {
@@ -180,6 +181,6 @@ mod tests {
         cqe.status = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
         // SAFETY: as above.
         unsafe { write_wc((&raw mut wc).cast(), &cqe) };
-        assert_eq!(wc.completion().result, Err(Failed { status: WcStatus::WrFlush, vendor_err: 0x85 }));
+        assert_eq!(wc.completion().result, Err(Failed { status: WcStatus::Flushed, vendor_err: 0x85 }));
     }
 }

@@ -255,7 +255,10 @@ unsafe impl Verbs for FakeVerbs {
                 IBV_EVENT_QP_FATAL
                 | IBV_EVENT_QP_REQ_ERR
                 | IBV_EVENT_QP_ACCESS_ERR
+                | IBV_EVENT_COMM_EST
                 | IBV_EVENT_SQ_DRAINED
+                | IBV_EVENT_PATH_MIG
+                | IBV_EVENT_PATH_MIG_ERR
                 | IBV_EVENT_QP_LAST_WQE_REACHED => Element::Qp((*event.element.qp).handle),
                 _ => Element::Port(0),
             }
