@@ -7,15 +7,16 @@ owner() {
   engine owner --device "rxe_b$1" --gid "$(gid "rxe_b$1" "$2")" --completions "$3" --bytes "$4" \
     --at "$LAB_ADDRESS:7411" --limit 400 > /tmp/owner.txt 2>&1 &
   OWNER=$!
-  await listens 7411
+  await grep -qs there /tmp/owner.txt
 }
 
 # Waits for the owner's end, which the other side has told it to come to.
 owner_ends() { wait "$OWNER" || { cat /tmp/owner.txt; fail "the owner ends with $?"; }; }
 
 # The other side, at a: `user moves RAIL FAMILY COMPLETIONS BYTES MORE…`.
+EXEC=
 user() {
-  engine "$1" --device "rxe_a$2" --gid "$(gid "rxe_a$2" "$3")" --completions "$4" --bytes "$5" --at "$LAB_PEER:7411" \
+  $EXEC engine "$1" --device "rxe_a$2" --gid "$(gid "rxe_a$2" "$3")" --completions "$4" --bytes "$5" --at "$LAB_PEER:7411" \
     --limit 400 "${@:6}"
 }
 
@@ -42,7 +43,7 @@ faults() {
 # Traffic of the owner's blocks, until /tmp/mended is there; it runs when this returns. Its process is $TRAFFIC.
 traffic() {
   rm -f /tmp/steady /tmp/mended
-  user faults 0 4 adaptive $((16 << 20)) --owner "$OWNER" --steady /tmp/steady --mended /tmp/mended "$@" &
+  EXEC=exec user faults 0 4 adaptive $((16 << 20)) --owner "$OWNER" --steady /tmp/steady --mended /tmp/mended "$@" &
   TRAFFIC=$!
   runs() { [ -e /tmp/steady ] || ! kill -0 $TRAFFIC 2> /dev/null; }
   await runs || await runs
@@ -64,9 +65,9 @@ killed_users() {
     kill -KILL "$TRAFFIC"
     wait "$TRAFFIC" || true
     as_before() { [ "$(owned)" = "$before" ]; }
-    await as_before
+    await as_before || { echo "before: $before"; fail "now: $(owned)"; }
   done
-  user moves 0 4 adaptive $((1 << 20))
+  user moves 0 4 adaptive $((5 << 20))
   owner_ends
 }
 
