@@ -22,9 +22,9 @@ use std::sync::Arc;
 pub mod exports {
     pub use super::FeatureConfig;
     #[cfg(feature = "rdma")]
-    pub use super::RdmaUse;
+    pub use super::{RdmaUse, rdma_here};
     #[cfg(feature = "rdma")]
-    pub use orbit_te_rdma::{Completions, RdmaConfig};
+    pub use orbit_te_rdma::{Completions, RdmaConfig, Unavailable as RdmaUnavailable};
 }
 
 /// The ways to other processes of this host, in the order of preference.
@@ -79,6 +79,16 @@ impl RdmaUse {
             }
         }
     }
+}
+
+/// Whether this process finds RDMA verbs here, as an engine does when it starts: the library, a device, and the right to it. No device is
+/// opened.
+///
+/// # Errors
+/// What is missing, and what to do about it.
+#[cfg(feature = "rdma")]
+pub fn rdma_here() -> Result<(), orbit_te_rdma::Unavailable> {
+    SystemVerbs::load().map(|_| ())
 }
 
 #[cfg(feature = "rdma")]
