@@ -8,9 +8,9 @@ use crate::handshake::{self, Action, Input, Machine, Pace, Say as Words, Terms, 
 use crate::link::MOST_SENDS;
 use crate::memory::Mrs;
 use crate::notices::Notice;
-use orbit_te_memory::{Hold, Recalled};
+use orbit_te_memory::{Access, Hold, Recalled};
 use orbit_te_transport::Say;
-use orbit_te_wire::rdma::{Answer, Body, CloseCode, Message, Offer, Queue, Side, Stamp};
+use orbit_te_wire::rdma::{Answer, Body, CloseCode, KeySet, Message, Offer, Queue, Side, Stamp};
 use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,6 +40,11 @@ impl Given {
     ) -> Given {
         Given { hold, region, generation, key, own, ending: None, over: false }
     }
+}
+
+/// How long keys hold from now on, as a peer is told: 0 for without end.
+pub(crate) fn lasts(left: Option<Duration>) -> u64 {
+    left.map_or(0, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX).max(1))
 }
 
 /// QPs on one rail.
@@ -111,6 +116,24 @@ impl Guest {
     /// How many keys the peer has.
     pub(crate) fn given(&self) -> usize {
         self.given.len()
+    }
+
+    /// Keys of a region that the peer has already and asks for again, because it has forgotten them, or because they would have ended: nothing
+    /// is registered, and nothing more is held. They last as long as the grant does now. None: it has none; `Some(None)`: it has the region's.
+    pub(crate) fn again(
+        &mut self,
+        shown: (RegionId, Generation, u64),
+        granted: Option<(Access, Option<Duration>)>,
+        now: Instant,
+    ) -> Option<Option<KeySet>> {
+        let same = |given: &&mut Given| {
+            (given.region, given.generation, given.key) == shown && given.ending.is_none() && !given.over
+        };
+        let given = self.given.iter_mut().find(same)?;
+        Some(given.own.as_mut().zip(granted).map(|((own, ends), (access, left))| {
+            *ends = left.map(|left| now + left);
+            own.remote(access, lasts(left))
+        }))
     }
 
     pub(crate) fn give(&mut self, given: Given) {
@@ -246,8 +269,11 @@ impl Guest {
 
     /// When it is to be looked after.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
+        // Keys that others have as well end with its QPs, which are tried again in their own time.
+        let only_stuck = self.queues.is_none() && !self.stuck.is_empty();
         let given = self.given.iter().flat_map(|given| {
-            let ends = given.ending.map(|(_, due)| due);
+            let waits = only_stuck && given.own.is_none();
+            let ends = given.ending.map(|(_, due)| due).filter(|_| !waits);
             let expires = given.own.as_ref().and_then(|(_, expires)| *expires).filter(|_| ends.is_none());
             [ends, expires].into_iter().flatten()
         });
@@ -281,7 +307,7 @@ impl Guest {
             self.given.iter_mut().for_each(|given| given.over = true);
         }
         let late = |given: &Given| given.ending.is_some_and(|(_, due)| due <= now) && !given.over;
-        if self.given.iter().any(|given| late(given) && given.own.is_none()) {
+        if self.queues.is_some() && self.given.iter().any(|given| late(given) && given.own.is_none()) {
             // The keys are not for this peer alone: it loses its QPs.
             tracing::warn!(peer = %self.peer, "rdma: a peer does not let go of keys that end, and loses its connection");
             self.end(CloseCode::QueueFailed, now);

@@ -44,9 +44,10 @@ pub struct FeatureConfig {
 pub enum RdmaUse {
     /// Not at all.
     Off,
-    /// Where it can be: without a library, a device or the right to it the engine goes without, and says so in its log.
+    /// Where it can be: without a library, a device or the right to it the engine goes without, and says so in its log. Memory that a device
+    /// does not take (the limit of locked memory is too low) is reached by other routes.
     WherePossible(RdmaConfig),
-    /// Or the engine does not start.
+    /// Or the engine does not start, and memory that a device does not take is refused.
     Required(RdmaConfig),
 }
 
@@ -66,15 +67,22 @@ impl RdmaUse {
             RdmaUse::WherePossible(config) => (config, false),
             RdmaUse::Required(config) => (config, true),
         };
-        let opened = SystemVerbs::load().map_err(|why| why.to_string()).and_then(|verbs| {
-            let verbs: Arc<dyn Verbs> = Arc::new(verbs);
-            Adapters::open(&verbs, config).map_err(|why| why.to_string())
-        });
-        match opened {
-            Ok(adapters) => Ok(Some(RdmaDomain::new(adapters))),
-            Err(why) if required => Err(Error::Config(format!("rdma: unavailable, because {why}"))),
+        let missing = |why: &dyn std::fmt::Display| format!("rdma: unavailable, because {why}");
+        let verbs: Arc<dyn Verbs> = match SystemVerbs::load() {
+            Ok(verbs) => Arc::new(verbs),
+            Err(why) if required => return Err(Error::Config(missing(&why))),
+            // Most hosts have none.
             Err(why) => {
-                tracing::debug!("rdma: unavailable, because {why}");
+                tracing::debug!("{}", missing(&why));
+                return Ok(None);
+            }
+        };
+        match Adapters::open(&verbs, config) {
+            Ok(adapters) if required => Ok(Some(RdmaDomain::new(adapters))),
+            Ok(adapters) => Ok(Some(RdmaDomain::where_possible(adapters))),
+            Err(why) if required => Err(Error::Config(missing(&why))),
+            Err(why) => {
+                tracing::warn!("{}", missing(&why));
                 Ok(None)
             }
         }
