@@ -46,6 +46,15 @@ impl Meeting {
         }
     }
 
+    /// Also refuses RDMA that is demanded and can't be had: before a process of our own says so.
+    pub(crate) fn check_all(&self) -> Result<(), Failure> {
+        self.check()?;
+        match self.rdma() {
+            demanded @ RdmaUse::Required(_) => Ok(demanded.check()?),
+            RdmaUse::Off | RdmaUse::WherePossible(_) => Ok(()),
+        }
+    }
+
     pub(crate) fn apply(&self, builder: EngineBuilder) -> Result<EngineBuilder, Failure> {
         self.check()?;
         let builder = builder.rdma(self.rdma());

@@ -60,6 +60,14 @@ impl Default for RdmaUse {
 
 #[cfg(feature = "rdma")]
 impl RdmaUse {
+    /// Whether an engine of these settings starts, as far as they tell: opens the devices, and lets go of them.
+    ///
+    /// # Errors
+    /// [`Error::Config`], as the engine would say it.
+    pub fn check(&self) -> Result<(), Error> {
+        self.open().map(drop)
+    }
+
     /// Opens the devices; none where they are not used.
     fn open(&self) -> Result<Option<RdmaDomain>, Error> {
         let (config, required) = match self {
