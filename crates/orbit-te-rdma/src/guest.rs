@@ -6,7 +6,7 @@ use crate::attributes;
 use crate::handle::{Cq, Qp, QpCaps, Retention, Ticket};
 use crate::handshake::{self, Action, Input, Machine, Pace, Say as Words, Terms, Timed, Unfit};
 use crate::link::MOST_SENDS;
-use crate::memory::Mrs;
+use crate::memory::{Mrs, Stuck};
 use crate::notices::Notice;
 use orbit_te_memory::{Access, Hold, Recalled};
 use orbit_te_transport::Say;
@@ -76,6 +76,8 @@ pub(crate) struct Guest {
     /// By rail: where CQEs of its QPs go, of which there are none but for failures.
     cqs: Vec<Option<Cq>>,
     given: Vec<Given>,
+    /// Keys of a grant that are over and can't be taken back yet, and what they reach.
+    kept: Vec<(Vec<Stuck>, Hold)>,
     /// QPs that could not be destroyed: until they are gone the peer can touch what it has keys of.
     stuck: Vec<(Arc<Retention>, Ticket)>,
     /// Who asks whether something can still land: the number of the question, and from which attempt.
@@ -107,6 +109,7 @@ impl Guest {
             cqs: adapters.all().iter().map(|_| None).collect(),
             adapters,
             given: Vec::new(),
+            kept: Vec::new(),
             stuck: Vec::new(),
             fences: Vec::new(),
             notices: 0,
@@ -118,9 +121,9 @@ impl Guest {
         guest
     }
 
-    /// How many keys the peer has.
+    /// How many keys the peer has, or may still have.
     pub(crate) fn given(&self) -> usize {
-        self.given.len()
+        self.given.len() + self.kept.len()
     }
 
     /// Keys of a region that the peer has already and asks for again, because it has forgotten them, or because they would have ended: nothing
@@ -147,7 +150,7 @@ impl Guest {
 
     /// Whether nothing of it is left.
     pub(crate) fn is_over(&self) -> bool {
-        self.leaving && self.queues.is_none() && self.given.is_empty() && self.stuck.is_empty()
+        self.leaving && self.queues.is_none() && self.given() == 0 && self.stuck.is_empty()
     }
 
     /// Takes a message of the handshake.
@@ -304,7 +307,7 @@ impl Guest {
             let expires = given.own.as_ref().and_then(|(_, expires)| *expires).filter(|_| ends.is_none());
             [ends, expires].into_iter().flatten()
         });
-        let retry = (!self.stuck.is_empty()).then_some(now + RETRY);
+        let retry = (!self.stuck.is_empty() || !self.kept.is_empty()).then_some(now + RETRY);
         given.chain(self.machine.due()).chain(retry).min()
     }
 
@@ -320,6 +323,13 @@ impl Guest {
             retention.holds(*ticket)
         });
         self.answer_fences();
+        for (mut stuck, hold) in std::mem::take(&mut self.kept) {
+            stuck.retain(Stuck::stays);
+            match stuck.is_empty() {
+                true => gone.push(hold),
+                false => self.kept.push((stuck, hold)),
+            }
+        }
         let expired = |given: &Given| {
             given.ending.is_none() && given.own.as_ref().and_then(|(_, at)| *at).is_some_and(|at| at <= now)
         };
@@ -352,20 +362,16 @@ impl Guest {
                 continue;
             }
             any = true;
-            if let Some(Err(not_freed)) = given.own.map(|(own, _)| own.deregister()) {
+            let stuck = given.own.map(|(own, _)| own.deregister(&self.adapters)).unwrap_or_default();
+            if !stuck.is_empty() {
                 // The keys may still work: what they reach is held until they do not.
-                self.stuck_key(not_freed.ticket, given.hold);
+                tracing::error!(peer = %self.peer, "rdma: keys of a grant can't be taken back; the region is kept");
+                self.kept.push((stuck, given.hold));
                 continue;
             }
             gone.push(given.hold);
         }
         any
-    }
-
-    fn stuck_key(&mut self, ticket: Ticket, hold: Hold) {
-        tracing::error!(?ticket, peer = %self.peer, "rdma: keys of a grant can't be taken back; the region is kept");
-        // The retained MR keeps the memory; the hold keeps the region from being withdrawn.
-        std::mem::forget(hold);
     }
 
     fn drive(&mut self, input: Input, now: Instant) {

@@ -6,7 +6,7 @@
 
 mod sides;
 
-use orbit_te_memory::{Access, GrantTerms};
+use orbit_te_memory::{Access, Domain, GrantTerms};
 use orbit_te_rdma::fake::{FakeFabric, When};
 use orbit_te_rdma::{Errno, RdmaConfig, Verb};
 use orbit_te_transport::{Arm, Counterpart, OpKind, RemoteSpan};
@@ -105,12 +105,61 @@ fn a_grant_that_is_renewed_is_not_taken_away_at_its_first_end() {
     let mut reads = 0;
     while begin.elapsed() < 4 * live {
         // As a peer does that opens the segment again and again.
-        let grant = grants.give(Some(session), &theirs, &terms(live), 8, Instant::now()).unwrap();
+        let given = Instant::now();
+        let grant = grants.give(Some(session), &theirs, &terms(live), 8, given).unwrap();
         let remote = RemoteSpan { offset: 0, key: sides.there.key(&theirs, grant.key()).unwrap() };
         let read = sides.op(OpKind::Read, link, &ours, 0, remote, 64);
-        assert_eq!(sides.end(read).result, Ok(()), "read {reads} after {:?}", begin.elapsed());
+        let result = sides.end(read).result;
+        // On a machine that is busy with other things the right may really have ended meanwhile.
+        assert!(result.is_ok() || given.elapsed() >= live, "read {reads}: {result:?}");
         reads += 1;
     }
     assert_eq!(sides.fallen, Vec::<String>::new());
     assert!(sides.target.held() <= 2, "the one that ends, and the next");
+}
+
+#[test]
+fn keys_of_a_grant_that_cannot_be_taken_back_hold_memory_until_they_are() {
+    let fabric = FakeFabric::new(1);
+    two_hosts(&fabric);
+    let mut sides = Sides::new(&fabric, &quick()).unwrap();
+    let ours = sides.here.region(64, 1, Access::LOCAL).unwrap();
+    let theirs = sides.there.region(64, 2, Access::SHARED).unwrap().0;
+    let link = sides.connect();
+    sides.until("the link is up", |sides| sides.ups == 1);
+    let (session, grants) = (sides.session(link), sides.there.registry.grants().clone());
+    grants.begin(session, PeerId(1));
+    let terms = GrantTerms { name: "seg".to_string(), access: Access::SHARED, time_to_live: None };
+    let grant = grants.give(Some(session), &theirs, &terms, 8, Instant::now()).unwrap();
+    let remote = RemoteSpan { offset: 0, key: sides.there.key(&theirs, grant.key()).unwrap() };
+    let read = sides.op(OpKind::Read, link, &ours, 0, remote, 64);
+    assert_eq!(sides.end(read).result, Ok(()));
+    fabric.fail(Verb::DeregMr, When::Always, Errno::EBUSY);
+    let registry = sides.there.registry.clone();
+    std::thread::scope(|scope| {
+        let retiring = scope.spawn(|| registry.retire(&theirs, Duration::from_secs(10)));
+        let begin = Instant::now();
+        sides.until("it was tried", |_| begin.elapsed() > Duration::from_millis(300));
+        assert!(!retiring.is_finished() && sides.target.held() == 1, "its keys still work");
+        fabric.heal();
+        sides.until("it is let go", |sides| sides.target.held() == 0);
+        retiring.join().unwrap().unwrap();
+    });
+    assert_eq!(fabric.counts().mrs, 2, "those of the two regions");
+}
+
+#[test]
+fn a_region_stays_registered_until_its_keys_are_dead() {
+    let fabric = FakeFabric::new(1);
+    two_hosts(&fabric);
+    let sides = Sides::new(&fabric, &quick()).unwrap();
+    let (region, key) = sides.there.region(64, 1, Access::SHARED).unwrap();
+    fabric.fail(Verb::DeregMr, When::Always, Errno::EBUSY);
+    for time in 0..3 {
+        let error = sides.there.domain.deregister(&region, key).unwrap_err();
+        assert!(error.to_string().contains("EBUSY"), "{time}: {error}");
+    }
+    fabric.heal();
+    sides.there.domain.deregister(&region, key).unwrap();
+    assert_eq!(fabric.counts().mrs, 0);
 }
