@@ -218,8 +218,8 @@ impl Registrations {
     pub(crate) fn remove(&self, region: RegionId) -> Result<(), NotFreed> {
         let removed = self.replace(|table| table.remove(&region));
         self.epoch.fetch_add(1, Ordering::AcqRel);
-        let mut all_stuck = self.stuck.lock();
-        let mut stuck = all_stuck.remove(&region).unwrap_or_default();
+        // Without the lock: freeing may drop memory, whose owner has code of his own.
+        let mut stuck = self.stuck.lock().remove(&region).unwrap_or_default();
         stuck.retain(Stuck::stays);
         // Whoever looks it up holds it for no longer than that takes.
         if let Some(mrs) = removed.map(unshared) {
@@ -228,7 +228,7 @@ impl Registrations {
         match stuck.first().map(|first| first.why) {
             None => Ok(()),
             Some(why) => {
-                all_stuck.insert(region, stuck);
+                self.stuck.lock().insert(region, stuck);
                 Err(why)
             }
         }
