@@ -2,6 +2,7 @@
 //! of them in the order in which routes are preferred, the one that reaches everybody last; a transport that a feature of the build adds
 //! has its lines here and nowhere else.
 
+#[cfg(feature = "rdma")]
 use crate::builder::EngineBuilder;
 use crate::config::Config;
 use crate::error::Error;
@@ -13,7 +14,9 @@ use orbit_te_rdma::sys::{SystemVerbs, Verbs};
 use orbit_te_rdma::{Adapters, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
 use orbit_te_shm::{Door, Obstacle, ShmConfig, ShmDomain, ShmTransport, Way};
 use orbit_te_tcp::{Identity, TcpConfig, TcpDomain, TcpTransport};
-use orbit_te_transport::{Counterpart, Transport, TransportError};
+#[cfg(feature = "rdma")]
+use orbit_te_transport::TransportError;
+use orbit_te_transport::{Counterpart, Transport};
 use orbit_te_wire::RegionDescriptor;
 use std::sync::Arc;
 
