@@ -256,4 +256,27 @@ mod tests {
             assert!(names.starts_with(&met), "{met:?} of {names:?}");
         }
     }
+
+    #[test]
+    #[cfg(feature = "rdma")]
+    fn a_device_that_is_not_there_ends_what_requires_it_and_nothing_else() {
+        use super::{FeatureConfig, RdmaConfig, RdmaUse};
+        use crate::error::Error;
+        let of = |rdma: RdmaUse| {
+            let features = FeatureConfig { rdma };
+            Features::of(&Config { features, ..Config::default() })
+        };
+        let nobody = RdmaConfig { devices: vec!["no-such-device".to_string()], ..RdmaConfig::default() };
+        let required = RdmaUse::Required(nobody.clone());
+        for refused in [of(required.clone()).err(), required.check().err()] {
+            match refused {
+                Some(Error::Config(why)) => assert!(why.starts_with("rdma: unavailable, because "), "{why}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        for how in [RdmaUse::WherePossible(nobody), RdmaUse::Off] {
+            let names: Vec<_> = of(how).unwrap().domains().iter().map(|domain| domain.name()).collect();
+            assert!(!names.contains(&"rdma") && names.contains(&"tcp"), "{names:?}");
+        }
+    }
 }
