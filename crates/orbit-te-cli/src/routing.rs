@@ -46,7 +46,7 @@ impl Meeting {
         }
     }
 
-    /// Also refuses RDMA that is demanded and can't be had: before a process of our own says so.
+    /// Also refuses RDMA that is demanded and can't be had: before anything else is begun, so that nothing else is blamed.
     pub(crate) fn check_all(&self) -> Result<(), Failure> {
         self.check()?;
         match self.rdma() {
