@@ -27,7 +27,7 @@ pub(crate) struct Meeting {
     /// Use this RDMA device, by name or as NAME:PORT; may be given several times, and is an error where it can't be used. Default: all there are.
     #[arg(long, value_name = "NAME")]
     rdma_device: Vec<String>,
-    /// Use this index of the RDMA devices' GID tables. Default: the best address.
+    /// Use this index of the RDMA devices' GID tables; an error where none has it. Default: the best address.
     #[arg(long, value_name = "N")]
     rdma_gid_index: Option<u16>,
     /// Use no RDMA device.
@@ -43,6 +43,15 @@ impl Meeting {
                 Err(Failure::Local(format!("`{}` is no folder to meet in; make it first", folder.display())))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Also refuses RDMA that is demanded and can't be had: before anything else is begun, so that nothing else is blamed.
+    pub(crate) fn check_all(&self) -> Result<(), Failure> {
+        self.check()?;
+        match self.rdma() {
+            demanded @ RdmaUse::Required(_) => Ok(demanded.check()?),
+            RdmaUse::Off | RdmaUse::WherePossible(_) => Ok(()),
         }
     }
 
@@ -66,10 +75,12 @@ impl Meeting {
             gid_index: self.rdma_gid_index,
             ..RdmaConfig::default()
         };
-        match (self.no_rdma, self.rdma_device.is_empty()) {
+        // Who says what is to be used wants to hear that it can't be.
+        let demanded = !self.rdma_device.is_empty() || self.rdma_gid_index.is_some();
+        match (self.no_rdma, demanded) {
             (true, _) => RdmaUse::Off,
-            (false, true) => RdmaUse::WherePossible(config),
-            (false, false) => RdmaUse::Required(config),
+            (false, false) => RdmaUse::WherePossible(config),
+            (false, true) => RdmaUse::Required(config),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::access::MrAccess;
 use crate::adapter::{Adapter, Adapters};
 use crate::attributes;
 use crate::error::VerbsError;
-use crate::handle::{Mr, NotFreed};
+use crate::handle::{Mr, NotFreed, Retention};
 use arc_swap::ArcSwap;
 use orbit_te_memory::{Access, Region};
 use orbit_te_wire::RegionId;
@@ -40,6 +40,21 @@ impl LocalKeys {
 struct OnRail {
     part_bytes: u64,
     mrs: Vec<Mr>,
+}
+
+/// An MR that could not be deregistered: its keys may still work.
+#[derive(Debug)]
+pub(crate) struct Stuck {
+    retention: Arc<Retention>,
+    why: NotFreed,
+}
+
+impl Stuck {
+    /// Tries again; whether it is still there.
+    pub(crate) fn stays(&self) -> bool {
+        self.retention.sweep();
+        self.retention.holds(self.why.ticket)
+    }
 }
 
 /// The MRs of one region.
@@ -97,14 +112,15 @@ impl Mrs {
         KeySet { length: self.length, access: access.bits(), expires_ns, rails }
     }
 
-    /// Deregisters all, also after one that could not be; the first of those.
-    pub(crate) fn deregister(self) -> Result<(), NotFreed> {
-        let mut first = Ok(());
-        for mr in self.rails.into_iter().flat_map(|rail| rail.mrs) {
-            let this = mr.deregister();
-            first = first.and(this);
+    /// Deregisters all, also after some that could not be; those.
+    pub(crate) fn deregister(self, adapters: &Adapters) -> Vec<Stuck> {
+        let mut stuck = Vec::new();
+        for (adapter, rail) in adapters.all().iter().zip(self.rails) {
+            let failed = rail.mrs.into_iter().filter_map(|mr| mr.deregister().err());
+            stuck
+                .extend(failed.map(|why| Stuck { retention: adapter.pd.context().retention().clone(), why }));
         }
-        first
+        stuck
     }
 }
 
@@ -165,14 +181,16 @@ pub(crate) struct Registrations {
     table: ArcSwap<HashMap<RegionId, Arc<Mrs>>>,
     /// Held while the table is replaced.
     edit: Mutex<()>,
+    /// What is left of regions that were to be deregistered.
+    stuck: Mutex<HashMap<RegionId, Vec<Stuck>>>,
     /// Changes whenever keys end.
     epoch: AtomicU64,
 }
 
 impl Registrations {
     pub(crate) fn new(adapters: Arc<Adapters>) -> Registrations {
-        let (table, edit) = (ArcSwap::default(), Mutex::default());
-        Registrations { adapters, table, edit, epoch: AtomicU64::new(0) }
+        let (table, edit, stuck) = (ArcSwap::default(), Mutex::default(), Mutex::default());
+        Registrations { adapters, table, edit, stuck, epoch: AtomicU64::new(0) }
     }
 
     pub(crate) fn adapters(&self) -> &Arc<Adapters> {
@@ -195,14 +213,24 @@ impl Registrations {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Ends a region's registration. Its keys are dead when this returns, but for what could not be deregistered, which is retained.
+    /// Ends a region's registration. Its keys are dead when this returns, but for what could not be deregistered, which is retained and tried
+    /// again when this is called again.
     pub(crate) fn remove(&self, region: RegionId) -> Result<(), NotFreed> {
         let removed = self.replace(|table| table.remove(&region));
         self.epoch.fetch_add(1, Ordering::AcqRel);
+        // Without the lock: freeing may drop memory, whose owner has code of his own.
+        let mut stuck = self.stuck.lock().remove(&region).unwrap_or_default();
+        stuck.retain(Stuck::stays);
         // Whoever looks it up holds it for no longer than that takes.
-        match removed.map(unshared) {
-            Some(mrs) => mrs.deregister(),
+        if let Some(mrs) = removed.map(unshared) {
+            stuck.extend(mrs.deregister(&self.adapters));
+        }
+        match stuck.first().map(|first| first.why) {
             None => Ok(()),
+            Some(why) => {
+                self.stuck.lock().insert(region, stuck);
+                Err(why)
+            }
         }
     }
 

@@ -82,6 +82,7 @@ impl EngineBuilder {
     }
 
     /// Changes settings of the transports that are features of the build.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code))] // No feature of this build has settings.
     pub(crate) fn features(mut self, change: impl FnOnce(&mut FeatureConfig)) -> Self {
         change(&mut self.config.features);
         self

@@ -223,3 +223,20 @@ fn a_full_disk_is_told_and_nothing_is_left() {
     run(&["serve", "--listen", "127.0.0.1:0", "--name", "a", "--file", text(&sparse)])
         .says(4, &["disk blocks", "No space left"]);
 }
+
+#[test]
+fn rdma_that_is_demanded_and_cannot_be_had() {
+    // Whatever this host has: without a library or a device the first says that, and with one that there is none of this name.
+    let demanded = ["bench", "--seconds", "1", "--rdma-device"];
+    let with = |device: &'static str| run(&[&demanded[..], &[device]].concat());
+    with("no-such-device").says(2, &["rdma: unavailable, because "]);
+    with("no-such-device:1").says(2, &["rdma: unavailable, because "]);
+    let told = run(&["bench", "--seconds", "1", "--rdma-gid-index", "65535"]);
+    told.says(2, &["rdma: unavailable, because "]);
+    let served =
+        run(&["serve", "--listen", "127.0.0.1:0", "--name", "a", "--bytes", "1", "--rdma-device", "no-such"]);
+    served.says(2, &["orbit-te: rdma: unavailable, because "]);
+    run(&["bench", "--rdma-gid-index", "70000"]).says(2, &["--rdma-gid-index"]);
+    run(&["bench", "--no-rdma", "--rdma-device", "mlx5_0"]).says(2, &["--no-rdma"]);
+    run(&["bench", "--no-rdma", "--rdma-gid-index", "3"]).says(2, &["--no-rdma"]);
+}
