@@ -66,8 +66,10 @@ impl CpuList {
 
     fn to_set(&self) -> CpuSet {
         let mut set = CpuSet::new();
-        // Reading a list lets no number in that a set has no place for.
-        self.0.iter().for_each(|cpu| drop(set.set(*cpu)));
+        for cpu in &self.0 {
+            // Reading a list lets no number in that a set has no place for.
+            let _ = set.set(*cpu);
+        }
         set
     }
 }

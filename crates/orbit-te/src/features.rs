@@ -225,6 +225,7 @@ pub(crate) fn is_of_one_host(route: RouteId) -> bool {
 mod tests {
     use super::Features;
     use crate::config::Config;
+    use crate::place::WorkerPlace;
     use crate::route::RouteId;
     use orbit_te_memory::Registry;
     use orbit_te_shm::ShmConfig;
