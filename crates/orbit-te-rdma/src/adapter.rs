@@ -79,6 +79,11 @@ impl Used {
         self.rail.number
     }
 
+    /// Whether the rail is at this NUMA node; not where none is named.
+    pub(crate) fn is_at(&self, node: Option<u16>) -> bool {
+        node.is_some() && self.rail.numa == node
+    }
+
     /// The first step of a QP over it. `serves`: the peer reads and writes by it.
     pub(crate) fn init(&self, serves: bool) -> InitStep {
         attributes::init(&self.rail, self.p_key_index, serves)

@@ -122,7 +122,8 @@ impl RdmaTransport {
         let Some(link) = link_of(&mut self.links, id) else { return Ok(()) };
         let turn = usize::from(link.next_rail);
         link.next_rail = link.next_rail.wrapping_add(1);
-        let Some(rail) = (!side.rails.is_empty()).then(|| side.rails[turn % side.rails.len()].number) else {
+        let order = self.placement.order(&side.rails);
+        let Some(rail) = (!order.is_empty()).then(|| order[turn % order.len()]) else {
             return Err((CloseCode::RailDown, "no rail of this side is up".to_string()));
         };
         let adapters = self.adapters.clone();
@@ -131,6 +132,8 @@ impl RdmaTransport {
         let used = have.used(rail).ok_or_else(gone)?;
         let depth = side.limits.send_depth;
         let width = self.config.width;
+        // Completion queue and QPs are memory that this side's CPU works on.
+        let _visit = self.placement.visit();
         let queue = match &mut self.queues[usize::from(rail)] {
             Some(queue) => queue,
             place => {
@@ -201,6 +204,7 @@ impl RdmaTransport {
     /// Wires our QPs to those in the answer.
     fn wire(&mut self, id: LinkId, number: u64) -> Result<(), Refusal> {
         let refuse = |code: CloseCode, why: &str| (code, why.to_string());
+        let (preferences, quality) = (self.preferences(), self.config.quality());
         let Some(link) = link_of(&mut self.links, id) else { return Ok(()) };
         let Some(attempt) = link.attempt.as_mut().filter(|attempt| attempt.number == number) else {
             return Err(refuse(CloseCode::Gone, "the attempt is over"));
@@ -208,7 +212,6 @@ impl RdmaTransport {
         let Some(answer) = link.answer.take() else {
             return Err(refuse(CloseCode::Protocol, "an answer without content"));
         };
-        let (preferences, quality) = (self.config.preferences(), self.config.quality());
         let terms =
             Terms { side: &attempt.side, preferences: &preferences, quality: &quality, failed_attempts: 0 };
         let meetings = handshake::judge_answer(&terms, &[attempt.array()], &answer)
@@ -230,6 +233,7 @@ impl RdmaTransport {
             rail = meeting.ours,
             peer_rail = meeting.theirs.rail,
             gids = %meeting.gids,
+            near = attempt.used.is_at(preferences.numa),
             mtu = %meeting.agreed.mtu,
             width = attempt.lanes.len(),
             "rdma: a path to a peer"
@@ -238,7 +242,7 @@ impl RdmaTransport {
     }
 
     fn send(&mut self, id: LinkId, say: Say, (from, to): (Stamp, Stamp)) {
-        let (preferences, quality) = (self.config.preferences(), self.config.quality());
+        let (preferences, quality) = (self.preferences(), self.config.quality());
         let Some(link) = link_of(&mut self.links, id) else { return };
         let body = match (say, &link.attempt) {
             (Say::Offer, Some(attempt)) => {

@@ -68,6 +68,7 @@ mod hearing;
 mod lane;
 mod link;
 mod ops;
+pub mod placement;
 mod rail_queue;
 mod reacting;
 mod send_queue;
@@ -86,6 +87,7 @@ pub use device::{
 };
 pub use domain::RdmaDomain;
 pub use error::{Errno, Unavailable, VerbsError};
+pub use placement::Placement;
 pub use status::WcStatus;
 pub use target::RdmaTarget;
 pub use transport::RdmaTransport;

@@ -13,6 +13,7 @@ use crate::link::Link;
 use crate::local::Local;
 use crate::notices::Reader;
 use crate::ops::OpTable;
+use crate::placement::Placement;
 use crate::rail_queue::RailQueue;
 use crate::sys::{Chain, RANGES};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -44,6 +45,7 @@ pub(crate) struct LinkEntry {
 pub struct RdmaTransport {
     pub(crate) config: RdmaConfig,
     pub(crate) life: Incarnation,
+    pub(crate) placement: Placement,
     pub(crate) adapters: Arc<Adapters>,
     pub(crate) local: Local,
     /// By the rail's number; made when they are first used.
@@ -87,6 +89,7 @@ impl RdmaTransport {
         let max_ops = config.max_ops;
         Ok(RdmaTransport {
             life,
+            placement: Placement::default(),
             queues: adapters.all().iter().map(|_| None).collect(),
             local: Local::new(registrations),
             adapters,

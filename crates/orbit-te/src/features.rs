@@ -5,13 +5,16 @@
 #[cfg(feature = "rdma")]
 use crate::builder::EngineBuilder;
 use crate::config::Config;
+#[cfg(feature = "rdma")]
+use crate::cpus::CpuList;
 use crate::error::Error;
+use crate::place::WorkerPlace;
 use crate::route::{Reason, RouteId};
 use orbit_te_memory::{Domain, Registry};
 #[cfg(feature = "rdma")]
 use orbit_te_rdma::sys::{SystemVerbs, Verbs};
 #[cfg(feature = "rdma")]
-use orbit_te_rdma::{Adapters, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
+use orbit_te_rdma::{Adapters, Placement, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
 use orbit_te_shm::{Door, Obstacle, ShmConfig, ShmDomain, ShmTransport, Way};
 use orbit_te_tcp::{Identity, TcpConfig, TcpDomain, TcpTransport};
 #[cfg(feature = "rdma")]
@@ -166,11 +169,23 @@ impl Features {
         domains
     }
 
+    /// The names of devices' ports at a NUMA node.
+    pub(crate) fn near(&self, node: Option<u16>) -> Vec<String> {
+        #[cfg(feature = "rdma")]
+        if let (Some(rdma), true) = (&self.rdma, node.is_some()) {
+            let all = rdma.adapters().nodes().into_iter();
+            return all.filter(|(_, at)| *at == node).map(|(name, _)| name).collect();
+        }
+        let _ = node;
+        Vec::new()
+    }
+
     /// What one worker moves bytes by.
     pub(crate) fn transports(
         &self,
         identity: Identity,
         registry: &Registry,
+        place: &WorkerPlace,
     ) -> Result<Vec<Box<dyn Transport>>, Error> {
         let mut transports: Vec<Box<dyn Transport>> = Vec::new();
         if let Some(shm) = &self.shm {
@@ -181,8 +196,12 @@ impl Features {
         #[cfg(feature = "rdma")]
         if let Some(rdma) = &self.rdma {
             let failed = |source| TransportError::Io { what: "an event queue".to_string(), source };
-            transports.push(Box::new(RdmaTransport::new(rdma, identity.incarnation).map_err(failed)?));
+            let cpus: Vec<usize> = place.cpus.iter().flat_map(CpuList::cpus).collect();
+            let transport = RdmaTransport::new(rdma, identity.incarnation).map_err(failed)?;
+            transports.push(Box::new(transport.placed(Placement::new(&cpus, place.node))));
         }
+        #[cfg(not(feature = "rdma"))]
+        let _ = place;
         #[cfg(test)]
         transports.extend(self.extras.iter().map(|extra| extra.transport()));
         transports.push(Box::new(TcpTransport::new(self.tcp, identity, registry)?));
@@ -235,6 +254,7 @@ pub(crate) fn is_of_one_host(route: RouteId) -> bool {
 mod tests {
     use super::Features;
     use crate::config::Config;
+    use crate::place::WorkerPlace;
     use crate::route::RouteId;
     use orbit_te_memory::Registry;
     use orbit_te_shm::ShmConfig;
@@ -246,7 +266,8 @@ mod tests {
             let features = Features::of(&Config { shm, ..Config::default() }).unwrap();
             let registry = Registry::new();
             let domains: Vec<_> = features.domains().iter().map(|domain| domain.name()).collect();
-            let transports = features.transports(Identity::random().unwrap(), &registry).unwrap();
+            let transports =
+                features.transports(Identity::random().unwrap(), &registry, &WorkerPlace::default()).unwrap();
             let names: Vec<_> = transports.iter().map(|transport| transport.capabilities().name).collect();
             assert_eq!(domains, names);
             assert_eq!(names.last(), Some(&"tcp"));

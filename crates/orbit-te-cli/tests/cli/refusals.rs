@@ -13,7 +13,7 @@ fn words_that_make_no_sense_are_usage_errors() {
     let folder = folder();
     let source = file(folder.path(), "source", 10);
     let source = text(&source);
-    let rows: [(&[&str], &str); 13] = [
+    let rows: [(&[&str], &str); 18] = [
         (&["put", source, "127.0.0.1/seg"], "port"),
         (&["put", source, "127.0.0.1:99999/seg"], "port"),
         (&["put", source, "127.0.0.1:1"], "no `/`"),
@@ -27,6 +27,11 @@ fn words_that_make_no_sense_are_usage_errors() {
         (&["serve", "--listen", "nowhere", "--name", "a", "--bytes", "1"], "HOST:PORT"),
         (&["serve", "--listen", "127.0.0.1:0", "--name", "a@b", "--bytes", "1"], "`a@b` can't be a name"),
         (&["serve", "--listen", "0.0.0.0:0", "--name", "a", "--bytes", "1"], "--trust-network"),
+        (&["demo", "--worker-cpus", "3-1"], "the range 3-1"),
+        (&["demo", "--worker-cpus", "a"], "`a` is no list of CPUs"),
+        (&["demo", "--worker-cpus", "0,1023"], "there is no CPU 1023"),
+        (&["demo", "--rdma-completions", "sometimes"], "polling, events, adaptive"),
+        (&["demo", "--rdma-completions", "events", "--no-rdma"], "--no-rdma"),
     ];
     for (words, told) in rows {
         run(words).says(2, &[told]);
