@@ -4,39 +4,90 @@
 #![allow(unsafe_code)]
 
 use crate::completion::Wc;
-use crate::cut::cut;
-use crate::entry::{Entry, Open, shown};
+use crate::cut::{Whole, cut, cut_whole};
+use crate::entry::{Entries, Entry, Open, Shown, shown};
 use crate::error::VerbsError;
-use crate::lane::WrName;
+use crate::lane::{Lane, Stage, WrName};
 use crate::link::Link;
-use crate::ops::{Cut, OpSlot, OpState};
+use crate::local::Local;
+use crate::ops::{OpSlot, OpState};
 use crate::send_queue::Posted;
 use crate::status::Kind;
-use crate::transport::{RdmaTransport, link_of};
-use orbit_te_memory::Access;
+use crate::sys::CHAIN;
+use crate::transport::{MAX_OP_BYTES, RdmaTransport, link_of};
+use orbit_te_memory::{Access, LocalKey};
 use orbit_te_transport::{LinkId, Op, OpError, OpErrorCode, OpKind};
 use orbit_te_wire::check_pieces;
 use orbit_te_wire::rdma::CloseCode;
 use std::time::Instant;
 
-/// A WR in the chain that is being made: whose it is, how far its op was before, and whether it is its last.
-#[derive(Debug, Clone, Copy)]
-struct Made {
-    slot: OpSlot,
-    before: Cut,
-    bytes: u32,
-    last: bool,
+/// A region here and one at the peer, whose keys were looked up for the WRs of a chain.
+struct Pair {
+    here: LocalKey,
+    there: Shown,
+    /// Where the peer's stands among the link's entries.
+    place: usize,
+    whole: Option<Whole>,
 }
 
-/// What is to happen to an op that can't be posted as it stands.
-enum Instead {
-    /// It looks for the keys of its region again.
-    Place(OpSlot),
-    /// It fails.
-    Fail(OpSlot, OpErrorCode),
+impl Pair {
+    /// Looks both up; or what is to happen to an op between them.
+    fn find(
+        entries: &mut Entries,
+        local: &mut Local,
+        op: &Op,
+        rail: u8,
+        now: Instant,
+    ) -> Result<Pair, Option<OpErrorCode>> {
+        let (here, there) = (op.local.key, shown(&op.remote.key));
+        let place = entries.open(&there, now).ok_or(None)?;
+        let open = entries.open_at(place).ok_or(None)?;
+        let keys = local.keys(here.region(), rail).ok_or(Some(OpErrorCode::Unsupported))?;
+        let whole = match (keys.single(), &open.keys.rkeys[..]) {
+            (Some((here, here_bytes, lkey)), [rkey]) => {
+                let (there, there_bytes, rkey) = (open.keys.base, open.length, *rkey);
+                Some(Whole { here, here_bytes, lkey, there, there_bytes, rkey })
+            }
+            _ => None,
+        };
+        Ok(Pair { here, there, place, whole })
+    }
+
+    #[inline]
+    fn is_of(&self, op: &Op) -> bool {
+        self.here == op.local.key && self.there == shown(&op.remote.key)
+    }
 }
 
 impl RdmaTransport {
+    /// Takes in the ops at the begin of these that are plain blocks between the same two peers' regions as the first: one look at the link and its
+    /// entries serves them all. How many there were; the next one, if it is one at all, goes by [`RdmaTransport::place`].
+    pub(crate) fn submit_alike(&mut self, ops: &[Op], now: Instant) -> usize {
+        let Some(first) = ops.first() else { return 0 };
+        let (id, there) = (first.link, shown(&first.remote.key));
+        let Some(link) = link_of(&mut self.links, id).filter(|link| link.up) else { return 0 };
+        let Link { entries, ready, .. } = link;
+        let Some(place) = entries.open(&there, now) else { return 0 };
+        let Some(open) = entries.open_at(place) else { return 0 };
+        let mut taken = 0;
+        for op in ops {
+            let alike = op.link == id && shown(&op.remote.key) == there;
+            let known = op.pieces.is_none() && !op.verify.is_on() && !op.local.key.may_vanish();
+            let lengthy = op.local.length.wrapping_sub(1) < MAX_OP_BYTES;
+            if !alike || !known || !lengthy || check_block(op, open).is_err() {
+                break;
+            }
+            let Some((slot, state)) = self.ops.insert(op) else { break };
+            (state.begun, state.checked) = (true, true);
+            ready.push(op.priority, slot);
+            taken += 1;
+        }
+        if taken > 0 {
+            self.activate(id);
+        }
+        taken
+    }
+
     /// An op goes as far as it can without a WR: to its link, to the keys of its region, to those that are ready.
     pub(crate) fn place(&mut self, slot: OpSlot, now: Instant) {
         let unreachable_after = self.config.unreachable_after;
@@ -121,121 +172,136 @@ impl RdmaTransport {
 
     /// One chain on the lane whose turn it is.
     fn chain_for(&mut self, id: LinkId, now: Instant) -> Chained {
+        // Allocates for an op that can't be posted as it stands only.
         let mut instead = Vec::new();
         let done = self.make_chain(id, now, &mut instead);
-        for instead in instead {
-            match instead {
-                Instead::Place(slot) => self.place(slot, now),
-                Instead::Fail(slot, code) => self.give_up(slot, OpError::new(code), now),
+        for (slot, code) in instead {
+            match code {
+                // It looks for the keys of its region again.
+                None => self.place(slot, now),
+                Some(code) => self.give_up(slot, OpError::new(code), now),
             }
         }
         done
     }
 
-    fn make_chain(&mut self, id: LinkId, now: Instant, instead: &mut Vec<Instead>) -> Chained {
-        let Self { links, lanes, ops, chain, ranges, local, .. } = self;
+    fn make_chain(
+        &mut self,
+        id: LinkId,
+        now: Instant,
+        instead: &mut Vec<(OpSlot, Option<OpErrorCode>)>,
+    ) -> Chained {
+        let Self { links, lanes, ops, chain, ranges, befores, local, .. } = self;
         let Some(link) = link_of(links, id) else { return Chained::Nothing };
         let Link { attempt, ready, entries, next_lane, .. } = link;
         let Some(attempt) = attempt else { return Chained::Nothing };
         if ready.is_empty() {
             return Chained::Nothing;
         }
-        *next_lane = (*next_lane + 1) % attempt.lanes.len().max(1);
+        *next_lane = if *next_lane + 1 < attempt.lanes.len() { *next_lane + 1 } else { 0 };
         let Some(index) = attempt.lanes.get(*next_lane).copied() else { return Chained::Nothing };
-        let Some((lane, turn)) = lanes.with_turn(index) else { return Chained::NoRoom };
-        let room = lane.room() as usize;
+        let Some((Lane { qp: Some(qp), queue, progress, depth, .. }, turn)) = lanes.with_turn(index) else {
+            return Chained::NoRoom;
+        };
+        let room = (depth.saturating_sub(queue.len()) as usize).min(CHAIN);
         if room == 0 {
             return Chained::NoRoom;
         }
-        let mut links_made: [Option<Made>; crate::sys::CHAIN] = [None; crate::sys::CHAIN];
+        if queue.is_empty() {
+            *progress = now;
+        }
+        let limits = attempt.limits;
+        let mut pair: Option<Pair> = None;
         chain.clear();
-        while chain.len() < room && !chain.is_full() {
+        while chain.len() < room {
             let Some(slot) = ready.peek().copied() else { break };
             let Some(state) = ops.get_mut(slot).filter(|state| state.failure.is_none()) else {
                 ready.pop();
                 continue;
             };
-            let open = match entries.find(&shown(&state.op.remote.key)) {
-                Some(Entry::Open(open)) if open.expires.is_none_or(|at| at > now) => open,
-                _ => {
+            let known = match pair.take().filter(|pair| pair.is_of(&state.op)) {
+                Some(known) => Ok(known),
+                None => Pair::find(entries, local, &state.op, attempt.rail, now),
+            };
+            let known = match known {
+                Ok(known) => &*pair.insert(known),
+                Err(code) => {
                     ready.pop();
-                    instead.push(Instead::Place(slot));
+                    instead.push((slot, code));
                     continue;
                 }
             };
-            let Some(keys) = local.keys(state.op.local.key.region(), attempt.rail) else {
-                ready.pop();
-                instead.push(Instead::Fail(slot, OpErrorCode::Unsupported));
-                continue;
-            };
             let before = state.cut;
-            let Some(work) = cut(state, keys, open, attempt.limits, ranges) else {
+            let work = match &known.whole {
+                Some(whole) => cut_whole(state, whole, limits, ranges),
+                None => match (entries.open_at(known.place), local.keys(known.here.region(), attempt.rail)) {
+                    (Some(open), Some(keys)) => {
+                        let there = (open.keys.base, |offset| open.at(offset));
+                        cut(state, |address| keys.at(address), there, limits, ranges)
+                    }
+                    _ => None,
+                },
+            };
+            let Some(work) = work else {
                 ready.pop();
-                instead.push(Instead::Fail(slot, OpErrorCode::LocalMemoryFault));
+                instead.push((slot, Some(OpErrorCode::LocalMemoryFault)));
                 continue;
             };
-            let name = WrName { lane: index, turn, number: lane.queue.number(chain.len() as u32) };
-            let last = state.left() == 0;
-            links_made[chain.len()] = Some(Made { slot, before, bytes: work.bytes, last });
-            chain.push(state.op.kind, name.to_u64(), &work, &ranges[..]);
+            let name = WrName { lane: index, turn, number: queue.number() };
+            let inline = work.bytes <= limits.inline && state.op.kind == OpKind::Write;
+            if let Some(place) = befores.get_mut(chain.len()) {
+                *place = before;
+            }
+            chain.push(state.op.kind, inline, name.to_u64(), &work, &ranges[..]);
+            queue.push(Posted { op: slot, bytes: work.bytes });
             state.posted += 1;
             state.touched = true;
             state.attempt = attempt.number;
-            ready.take_turn(last);
+            ready.take_turn(state.left() == 0);
         }
-        let Some(qp) = lane.qp.as_ref().filter(|_| chain.len() > 0) else { return Chained::Nothing };
-        if lane.queue.is_empty() {
-            lane.progress = now;
+        if chain.len() == 0 {
+            return Chained::Nothing;
         }
         // SAFETY: whoever submitted the ops keeps their memory valid until their completions, which come after the last of their WRs is over.
         // The ranges were cut inside of it, with the keys of the region that they are of.
         let (posted, errno) = unsafe { chain.post(qp) };
-        for made in links_made[..posted].iter().flatten() {
-            lane.queue.push(Posted { op: made.slot, bytes: made.bytes });
-        }
         if errno == 0 {
             return Chained::Posted;
         }
-        // Those that were not posted were not begun.
-        for made in links_made[posted..].iter().flatten().rev() {
-            if let Some(state) = ops.get_mut(made.slot) {
-                state.posted -= 1;
-                state.cut = made.before;
-                if made.last {
-                    ready.push_first(state.op.priority, made.slot);
-                }
+        // Those that were not posted were not begun; the newest first.
+        for at in (posted..chain.len()).rev() {
+            let Some(taken) = queue.take_back() else { break };
+            let Some(state) = ops.get_mut(taken.op) else { continue };
+            // It had left the queue with its last WR.
+            if state.left() == 0 {
+                ready.push_first(state.op.priority, taken.op);
             }
+            state.posted -= 1;
+            state.cut = befores[at];
         }
         let may_pass = matches!(errno, libc::ENOMEM | libc::EAGAIN);
         // A device that has no room has WRs under way, whose CQEs make some.
-        if may_pass && (posted > 0 || !lane.queue.is_empty()) {
-            Chained::Posted
-        } else {
-            Chained::Failed(errno)
-        }
+        if may_pass && !queue.is_empty() { Chained::Posted } else { Chained::Failed(errno) }
     }
 
     /// Takes a CQE: the WRs that are over by it.
     pub(crate) fn over(&mut self, wc: &Wc, now: Instant) {
         let name = WrName::from_u64(wc.token());
+        let failed = if wc.is_success() { None } else { wc.completion().result.err() };
         let Some(lane) = self.lanes.of(name).filter(|lane| lane.queue.holds(name.number)) else {
             // Of a QP that is gone: its WRs were over by that.
             return;
         };
         lane.progress = now;
-        let (link, attempt) = (lane.link, lane.attempt);
-        let failed = wc.completion().result.err();
-        while let Some((number, posted)) = self.lanes.of(name).and_then(|lane| lane.queue.pop()) {
-            let is_this = number == name.number;
-            match failed.filter(|_| is_this) {
-                None => self.settle(posted, Ok(()), now),
-                Some(failed) => {
-                    let code = failed.status.op_error().unwrap_or(OpErrorCode::LinkBroken);
-                    self.settle(posted, Err(OpError::new(code)), now);
-                }
-            }
-            if is_this {
-                break;
+        let (link, attempt, ends) = (lane.link, lane.attempt, !matches!(lane.stage, Stage::Live));
+        while let Some(posted) = self.succeeded(name, failed.is_some()) {
+            self.end_if_over(posted.op, now);
+        }
+        if let Some(failed) = failed {
+            let this = self.lanes.of(name).and_then(|lane| lane.queue.pop());
+            let code = failed.status.op_error().unwrap_or(OpErrorCode::LinkBroken);
+            if let Some((_, posted)) = this.filter(|(number, _)| *number == name.number) {
+                self.settle(posted, Err(OpError::new(code)), now);
             }
         }
         match failed {
@@ -256,10 +322,27 @@ impl RdmaTransport {
                 }
             }
         }
-        self.tidy(name.lane, now);
+        if ends {
+            self.tidy(name.lane, now);
+        }
         if self.find(link).is_some_and(|link| !link.ending.is_empty()) {
             self.let_go(link);
         }
+    }
+
+    /// Takes out the WRs of a lane up to the named one, or to that before it: they have moved their bytes. Stops early with one whose op somebody has
+    /// to look at; none when that was all.
+    fn succeeded(&mut self, name: WrName, but_it: bool) -> Option<Posted> {
+        let Self { lanes, ops, .. } = self;
+        let queue = &mut lanes.of(name)?.queue;
+        let last = if but_it { name.number } else { name.number.wrapping_add(1) };
+        while queue.oldest() != last {
+            let (_, posted) = queue.pop()?;
+            if !ops.moved(posted.op, posted.bytes) {
+                return Some(posted);
+            }
+        }
+        None
     }
 
     /// A WR is over.
@@ -285,7 +368,6 @@ impl RdmaTransport {
     }
 
     fn end_if_over(&mut self, slot: OpSlot, now: Instant) {
-        let fence_due = now + self.config.fence_timeout;
         let Some(state) = self.ops.get_mut(slot).filter(|state| state.posted == 0) else { return };
         match state.failure {
             None if state.left() > 0 => {}
@@ -298,6 +380,7 @@ impl RdmaTransport {
                 match link_of(&mut self.links, id) {
                     Some(link) if attempt < link.fenced_before => self.ops.end(slot, Err(error)),
                     Some(link) => {
+                        let fence_due = now + self.config.fence_timeout;
                         link.unfenced.push(slot);
                         link.fence_due.get_or_insert(fence_due);
                         self.wake_by(fence_due);
@@ -357,26 +440,40 @@ enum Chained {
     Failed(i32),
 }
 
-/// Whether an op fits its region and the rights to it.
-fn check(state: &OpState, open: &Open) -> Result<(), OpError> {
-    let op: &Op = &state.op;
+/// Whether an op without pieces fits its region and the rights to it.
+#[inline]
+fn check_block(op: &Op, open: &Open) -> Result<(), OpErrorCode> {
     let needed = match op.kind {
         OpKind::Read => Access::REMOTE_READ,
         OpKind::Write => Access::REMOTE_WRITE,
     };
     if !open.access.contains(needed) {
-        return Err(OpError::new(OpErrorCode::AccessDenied));
+        return Err(OpErrorCode::AccessDenied);
     }
-    let size = open.length.min(op.remote.key.0[3]);
-    match &op.pieces {
-        None => match op.remote.offset.checked_add(op.local.length) {
-            Some(end) if end <= size => Ok(()),
-            _ => Err(OpError::new(OpErrorCode::OutOfRange)),
-        },
-        Some(pieces) => {
+    match op.remote.offset.checked_add(op.local.length) {
+        Some(end) if end <= size(op, open) => Ok(()),
+        _ => Err(OpErrorCode::OutOfRange),
+    }
+}
+
+/// How much of the region was described.
+#[inline]
+fn size(op: &Op, open: &Open) -> u64 {
+    open.length.min(op.remote.key.0[3])
+}
+
+/// Whether an op fits its region and the rights to it.
+fn check(state: &OpState, open: &Open) -> Result<(), OpError> {
+    let op: &Op = &state.op;
+    match (check_block(op, open), &op.pieces) {
+        (fits, None) => fits.map_err(OpError::new),
+        (Err(OpErrorCode::AccessDenied), Some(_)) => Err(OpError::new(OpErrorCode::AccessDenied)),
+        // The bytes of a list are not beside each other.
+        (_, Some(pieces)) => {
             // SAFETY: whoever submitted the op keeps the slices alive and unchanged until its completion.
             let table = unsafe { pieces.remote() };
-            check_pieces(table, size, op.local.length, op.kind == OpKind::Write).map_err(|bad| {
+            let ascending = op.kind == OpKind::Write;
+            check_pieces(table, size(op, open), op.local.length, ascending).map_err(|bad| {
                 let error = OpError::from_status(bad.status).unwrap_or(OpError::new(OpErrorCode::BadLength));
                 OpError { piece: Some(bad.index).filter(|at| (*at as usize) < table.len()), ..error }
             })

@@ -141,7 +141,7 @@ impl RdmaTransport {
             }
         };
         let ranges = (adapter.limits.max_sge.min(adapter.limits.max_sge_rd) as usize).clamp(1, RANGES);
-        let limits = CutLimits { bytes: self.config.chunk_bytes, ranges };
+        let limits = CutLimits { bytes: self.config.chunk_bytes, ranges, inline: 0 };
         let mut attempt = Attempt {
             number,
             rail,

@@ -50,11 +50,6 @@ impl Lane {
         }
     }
 
-    /// How many more WRs it takes.
-    pub(crate) fn room(&self) -> u32 {
-        self.depth - self.queue.len().min(self.depth)
-    }
-
     /// Destroys the QP. None: it is gone, and the WRs with it; otherwise where to look for it.
     pub(crate) fn destroy(&mut self, retention: &Arc<Retention>) -> Result<Option<QpDestroyed>, Ticket> {
         match self.qp.take().map(Qp::destroy) {
@@ -77,6 +72,7 @@ pub(crate) struct WrName {
 }
 
 impl WrName {
+    #[inline]
     pub(crate) const fn to_u64(self) -> u64 {
         (self.lane as u64) << 48 | (self.turn as u64) << 32 | self.number as u64
     }

@@ -33,6 +33,7 @@ impl SendQueue {
     }
 
     /// How many are under way.
+    #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.next.wrapping_sub(self.oldest)
     }
@@ -42,17 +43,34 @@ impl SendQueue {
         self.oldest == self.next
     }
 
-    /// The number of the WR that is posted next, and after `ahead` more.
-    pub(crate) fn number(&self, ahead: u32) -> u32 {
-        self.next.wrapping_add(ahead)
+    /// The number of the WR that leaves next, if there is one.
+    #[inline]
+    pub(crate) fn oldest(&self) -> u32 {
+        self.oldest
     }
 
-    /// A WR was posted. There is room for it: at most as many are under way as [`SendQueue::new`] was told.
+    /// The number of the WR that is pushed next.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.next
+    }
+
+    /// A WR is posted. There is room for it: at most as many are under way as [`SendQueue::new`] was told.
+    #[inline]
     pub(crate) fn push(&mut self, posted: Posted) {
         let mask = self.ring.len() as u32 - 1;
         debug_assert!(self.len() <= mask, "more work requests than the queue holds");
         self.ring[(self.next & mask) as usize] = posted;
         self.next = self.next.wrapping_add(1);
+    }
+
+    /// The newest one was not posted after all.
+    pub(crate) fn take_back(&mut self) -> Option<Posted> {
+        if self.is_empty() {
+            return None;
+        }
+        self.next = self.next.wrapping_sub(1);
+        Some(self.ring[(self.next & (self.ring.len() as u32 - 1)) as usize])
     }
 
     /// Whether this WR is under way.
@@ -61,6 +79,7 @@ impl SendQueue {
     }
 
     /// Takes the oldest one out.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<(u32, Posted)> {
         if self.is_empty() {
             return None;
@@ -81,19 +100,26 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes, each leaves once and in order, also where the numbers wrap.
+        /// Whatever comes, is taken back and goes, each leaves once and in order, also where the numbers wrap.
         #[test]
-        fn work_requests_leave_once_and_in_order(depth in 1u32..40, steps in prop::collection::vec((0u32..50, 0u32..50), 0..60)) {
+        fn work_requests_leave_once_and_in_order(depth in 1u32..40, steps in prop::collection::vec((0u32..50, 0u32..50, 0u32..4), 0..60)) {
             let mut queue = SendQueue::new(depth);
             (queue.oldest, queue.next) = (u32::MAX - 20, u32::MAX - 20);
             let (mut sent, mut left) = (0, 0);
-            for (more, fewer) in steps {
+            for (more, fewer, back) in steps {
                 for _ in 0..more {
                     if queue.len() < depth {
-                        let number = queue.number(0);
+                        let number = queue.number();
                         queue.push(posted(sent));
-                        prop_assert!(queue.holds(number) && !queue.holds(queue.number(0)));
+                        prop_assert!(queue.holds(number) && !queue.holds(queue.number()));
                         sent += 1;
+                    }
+                }
+                for _ in 0..back {
+                    if let Some(one) = queue.take_back() {
+                        sent -= 1;
+                        prop_assert_eq!(one.bytes, sent);
+                        prop_assert!(!queue.holds(queue.number()));
                     }
                 }
                 for _ in 0..fewer {
