@@ -4,35 +4,36 @@
 #![allow(unsafe_code)]
 
 use crate::completion::Wc;
-use crate::cut::{Whole, cut, cut_whole};
+use crate::cut::{CutLimits, Range, Whole, Work, cut, cut_whole};
 use crate::entry::{Entries, Entry, Open, Shown, shown};
 use crate::error::VerbsError;
+use crate::handle::Qp;
 use crate::lane::{Lane, Stage, WrName};
 use crate::link::Link;
 use crate::local::Local;
-use crate::ops::{OpSlot, OpState};
-use crate::send_queue::Posted;
+use crate::ops::{Cut, OpSlot, OpState, OpTable};
+use crate::send_queue::{Posted, SendQueue};
 use crate::status::Kind;
-use crate::sys::CHAIN;
-use crate::transport::{MAX_OP_BYTES, RdmaTransport, link_of};
-use orbit_te_memory::{Access, LocalKey};
-use orbit_te_transport::{LinkId, Op, OpError, OpErrorCode, OpKind};
+use crate::sys::{CHAIN, Chain, RANGES};
+use crate::transport::{RdmaTransport, link_of};
+use orbit_te_memory::LocalKey;
+use orbit_te_transport::{LinkId, Op, OpError, OpErrorCode, OpKind, PriorityQueue};
 use orbit_te_wire::check_pieces;
 use orbit_te_wire::rdma::CloseCode;
 use std::time::Instant;
 
 /// A region here and one at the peer, whose keys were looked up for the WRs of a chain.
-struct Pair {
+pub(crate) struct Pair {
     here: LocalKey,
     there: Shown,
     /// Where the peer's stands among the link's entries.
-    place: usize,
-    whole: Option<Whole>,
+    pub(crate) place: usize,
+    pub(crate) whole: Option<Whole>,
 }
 
 impl Pair {
     /// Looks both up; or what is to happen to an op between them.
-    fn find(
+    pub(crate) fn find(
         entries: &mut Entries,
         local: &mut Local,
         op: &Op,
@@ -54,40 +55,29 @@ impl Pair {
     }
 
     #[inline]
-    fn is_of(&self, op: &Op) -> bool {
+    pub(crate) fn is_of(&self, op: &Op) -> bool {
         self.here == op.local.key && self.there == shown(&op.remote.key)
+    }
+
+    /// Cuts the next WR off an op between the two.
+    #[inline]
+    fn cut(
+        &self,
+        state: &mut OpState,
+        (entries, local, rail): (&Entries, &mut Local, u8),
+        limits: CutLimits,
+        ranges: &mut [Range; RANGES],
+    ) -> Option<Work> {
+        if let Some(whole) = &self.whole {
+            return cut_whole(state, whole, limits, ranges);
+        }
+        let (open, keys) = (entries.open_at(self.place)?, local.keys(self.here.region(), rail)?);
+        let there = (open.keys.base, |offset| open.at(offset));
+        cut(state, |address| keys.at(address), there, limits, ranges)
     }
 }
 
 impl RdmaTransport {
-    /// Takes in the ops at the begin of these that are plain blocks between the same two peers' regions as the first: one look at the link and its
-    /// entries serves them all. How many there were; the next one, if it is one at all, goes by [`RdmaTransport::place`].
-    pub(crate) fn submit_alike(&mut self, ops: &[Op], now: Instant) -> usize {
-        let Some(first) = ops.first() else { return 0 };
-        let (id, there) = (first.link, shown(&first.remote.key));
-        let Some(link) = link_of(&mut self.links, id).filter(|link| link.up) else { return 0 };
-        let Link { entries, ready, .. } = link;
-        let Some(place) = entries.open(&there, now) else { return 0 };
-        let Some(open) = entries.open_at(place) else { return 0 };
-        let mut taken = 0;
-        for op in ops {
-            let alike = op.link == id && shown(&op.remote.key) == there;
-            let known = op.pieces.is_none() && !op.verify.is_on() && !op.local.key.may_vanish();
-            let lengthy = op.local.length.wrapping_sub(1) < MAX_OP_BYTES;
-            if !alike || !known || !lengthy || check_block(op, open).is_err() {
-                break;
-            }
-            let Some((slot, state)) = self.ops.insert(op) else { break };
-            (state.begun, state.checked) = (true, true);
-            ready.push(op.priority, slot);
-            taken += 1;
-        }
-        if taken > 0 {
-            self.activate(id);
-        }
-        taken
-    }
-
     /// An op goes as far as it can without a WR: to its link, to the keys of its region, to those that are ready.
     pub(crate) fn place(&mut self, slot: OpSlot, now: Instant) {
         let unreachable_after = self.config.unreachable_after;
@@ -157,8 +147,7 @@ impl RdmaTransport {
                 Chained::NoRoom => full += 1,
                 Chained::Posted => any = true,
                 Chained::Failed(errno) => {
-                    let why = VerbsError::new(crate::Verb::PostSend, "a chain", crate::Errno(errno));
-                    self.fail_attempt(id, CloseCode::DeviceRefused, &why.to_string(), now);
+                    self.post_failed(id, errno, now);
                     return true;
                 }
             }
@@ -168,6 +157,12 @@ impl RdmaTransport {
             self.activate(id);
         }
         any
+    }
+
+    /// The device refused a chain.
+    pub(crate) fn post_failed(&mut self, id: LinkId, errno: i32, now: Instant) {
+        let why = VerbsError::new(crate::Verb::PostSend, "a chain", crate::Errno(errno));
+        self.fail_attempt(id, CloseCode::DeviceRefused, &why.to_string(), now);
     }
 
     /// One chain on the lane whose turn it is.
@@ -198,8 +193,7 @@ impl RdmaTransport {
         if ready.is_empty() {
             return Chained::Nothing;
         }
-        *next_lane = if *next_lane + 1 < attempt.lanes.len() { *next_lane + 1 } else { 0 };
-        let Some(index) = attempt.lanes.get(*next_lane).copied() else { return Chained::Nothing };
+        let Some(index) = attempt.next_lane(next_lane) else { return Chained::Nothing };
         let Some((Lane { qp: Some(qp), queue, progress, depth, .. }, turn)) = lanes.with_turn(index) else {
             return Chained::NoRoom;
         };
@@ -214,74 +208,70 @@ impl RdmaTransport {
         let mut pair: Option<Pair> = None;
         chain.clear();
         while chain.len() < room {
-            let Some(slot) = ready.peek().copied() else { break };
-            let Some(state) = ops.get_mut(slot).filter(|state| state.failure.is_none()) else {
-                ready.pop();
-                continue;
-            };
-            let known = match pair.take().filter(|pair| pair.is_of(&state.op)) {
-                Some(known) => Ok(known),
-                None => Pair::find(entries, local, &state.op, attempt.rail, now),
-            };
-            let known = match known {
-                Ok(known) => &*pair.insert(known),
-                Err(code) => {
-                    ready.pop();
-                    instead.push((slot, code));
-                    continue;
-                }
-            };
-            let before = state.cut;
-            let work = match &known.whole {
-                Some(whole) => cut_whole(state, whole, limits, ranges),
-                None => match (entries.open_at(known.place), local.keys(known.here.region(), attempt.rail)) {
-                    (Some(open), Some(keys)) => {
-                        let there = (open.keys.base, |offset| open.at(offset));
-                        cut(state, |address| keys.at(address), there, limits, ranges)
-                    }
-                    _ => None,
-                },
-            };
-            let Some(work) = work else {
-                ready.pop();
-                instead.push((slot, Some(OpErrorCode::LocalMemoryFault)));
-                continue;
-            };
-            let name = WrName { lane: index, turn, number: queue.number() };
-            let inline = work.bytes <= limits.inline && state.op.kind == OpKind::Write;
-            if let Some(place) = befores.get_mut(chain.len()) {
-                *place = before;
+            let run = ready.run();
+            let Some(slots) = run.or_else(|| ready.peek().map(std::slice::from_ref)) else { break };
+            if slots.is_empty() {
+                break;
             }
-            chain.push(state.op.kind, inline, name.to_u64(), &work, &ranges[..]);
-            queue.push(Posted { op: slot, bytes: work.bytes });
-            state.posted += 1;
-            state.touched = true;
-            state.attempt = attempt.number;
-            ready.take_turn(state.left() == 0);
+            let alone = run.is_some();
+            // Entries that leave, and whether one of them had a turn.
+            let (mut gone, mut had_turn) = (0, false);
+            'slots: for slot in slots.iter().copied() {
+                let Some(state) = ops.get_mut(slot).filter(|state| state.failure.is_none()) else {
+                    gone += 1;
+                    continue;
+                };
+                if pair.as_ref().is_none_or(|pair| !pair.is_of(&state.op)) {
+                    match Pair::find(entries, local, &state.op, attempt.rail, now) {
+                        Ok(found) => pair = Some(found),
+                        Err(code) => {
+                            gone += 1;
+                            instead.push((slot, code));
+                            continue;
+                        }
+                    }
+                }
+                let Some(known) = &pair else { continue };
+                // Its WRs, one for each turn.
+                loop {
+                    if chain.len() == room {
+                        break 'slots;
+                    }
+                    let before = state.cut;
+                    let Some(work) = known.cut(state, (entries, local, attempt.rail), limits, ranges) else {
+                        gone += 1;
+                        instead.push((slot, Some(OpErrorCode::LocalMemoryFault)));
+                        continue 'slots;
+                    };
+                    let name = WrName { lane: index, turn, number: queue.number() };
+                    let inline = work.bytes <= limits.inline && state.op.kind == OpKind::Write;
+                    befores[chain.len()] = before;
+                    chain.push(state.op.kind, inline, name.to_u64(), &work, ranges);
+                    queue.push(Posted { op: slot, bytes: work.bytes });
+                    state.posted += 1;
+                    state.touched = true;
+                    state.attempt = attempt.number;
+                    had_turn = true;
+                    let last = state.left() == 0;
+                    gone += usize::from(last);
+                    if last {
+                        break;
+                    }
+                    if !alone {
+                        break 'slots;
+                    }
+                }
+            }
+            match alone {
+                true => ready.take_run(gone),
+                false if had_turn => drop(ready.take_turn(gone > 0)),
+                false => drop(ready.pop()),
+            }
         }
         if chain.len() == 0 {
             return Chained::Nothing;
         }
-        // SAFETY: whoever submitted the ops keeps their memory valid until their completions, which come after the last of their WRs is over.
-        // The ranges were cut inside of it, with the keys of the region that they are of.
-        let (posted, errno) = unsafe { chain.post(qp) };
-        if errno == 0 {
-            return Chained::Posted;
-        }
-        // Those that were not posted were not begun; the newest first.
-        for at in (posted..chain.len()).rev() {
-            let Some(taken) = queue.take_back() else { break };
-            let Some(state) = ops.get_mut(taken.op) else { continue };
-            // It had left the queue with its last WR.
-            if state.left() == 0 {
-                ready.push_first(state.op.priority, taken.op);
-            }
-            state.posted -= 1;
-            state.cut = befores[at];
-        }
-        let may_pass = matches!(errno, libc::ENOMEM | libc::EAGAIN);
-        // A device that has no room has WRs under way, whose CQEs make some.
-        if may_pass && !queue.is_empty() { Chained::Posted } else { Chained::Failed(errno) }
+        post(chain, qp, queue, (ops, ready), befores)
     }
 
     /// Takes a CQE: the WRs that are over by it.
@@ -294,9 +284,16 @@ impl RdmaTransport {
         };
         lane.progress = now;
         let (link, attempt, ends) = (lane.link, lane.attempt, !matches!(lane.stage, Stage::Live));
-        while let Some(posted) = self.succeeded(name, failed.is_some()) {
-            self.end_if_over(posted.op, now);
+        // A WR that failed is the last of them, and is looked at for itself.
+        let upto = if failed.is_some() { name.number } else { name.number.wrapping_add(1) };
+        let mut odd = std::mem::take(&mut self.odd);
+        for posted in lane.queue.take_before(upto) {
+            if !self.ops.moved(posted.op, posted.bytes) {
+                odd.push(posted.op);
+            }
         }
+        odd.drain(..).for_each(|slot| self.end_if_over(slot, now));
+        self.odd = odd;
         if let Some(failed) = failed {
             let this = self.lanes.of(name).and_then(|lane| lane.queue.pop());
             let code = failed.status.op_error().unwrap_or(OpErrorCode::LinkBroken);
@@ -328,21 +325,6 @@ impl RdmaTransport {
         if self.find(link).is_some_and(|link| !link.ending.is_empty()) {
             self.let_go(link);
         }
-    }
-
-    /// Takes out the WRs of a lane up to the named one, or to that before it: they have moved their bytes. Stops early with one whose op somebody has
-    /// to look at; none when that was all.
-    fn succeeded(&mut self, name: WrName, but_it: bool) -> Option<Posted> {
-        let Self { lanes, ops, .. } = self;
-        let queue = &mut lanes.of(name)?.queue;
-        let last = if but_it { name.number } else { name.number.wrapping_add(1) };
-        while queue.oldest() != last {
-            let (_, posted) = queue.pop()?;
-            if !ops.moved(posted.op, posted.bytes) {
-                return Some(posted);
-            }
-        }
-        None
     }
 
     /// A WR is over.
@@ -428,8 +410,39 @@ impl RdmaTransport {
     }
 }
 
+/// Posts a chain whose WRs stand at the end of the QP's queue, in the same order. Those that were not posted are taken back: how far their ops had
+/// been cut before is in `befores`.
+pub(crate) fn post(
+    chain: &mut Chain,
+    qp: &Qp,
+    queue: &mut SendQueue,
+    (ops, ready): (&mut OpTable, &mut PriorityQueue<OpSlot>),
+    befores: &[Cut; CHAIN],
+) -> Chained {
+    // SAFETY: whoever submitted the ops keeps their memory valid until their completions, which come after the last of their WRs is over.
+    // The ranges were cut inside of it, with the keys of the region that they are of.
+    let (posted, errno) = unsafe { chain.post(qp) };
+    if errno == 0 {
+        return Chained::Posted;
+    }
+    // They were not begun; the newest first.
+    for before in befores[..chain.len()].iter().skip(posted).rev() {
+        let Some(taken) = queue.take_back() else { break };
+        let Some(state) = ops.get_mut(taken.op) else { continue };
+        // It had left those that are ready with its last WR.
+        if state.left() == 0 {
+            ready.push_first(state.op.priority, taken.op);
+        }
+        state.posted -= 1;
+        state.cut = *before;
+    }
+    let may_pass = matches!(errno, libc::ENOMEM | libc::EAGAIN);
+    // A device that has no room has WRs under way, whose CQEs make some.
+    if may_pass && !queue.is_empty() { Chained::Posted } else { Chained::Failed(errno) }
+}
+
 /// What became of a chain.
-enum Chained {
+pub(crate) enum Chained {
     /// There was nothing to post.
     Nothing,
     /// The lane is full.
@@ -440,40 +453,22 @@ enum Chained {
     Failed(i32),
 }
 
-/// Whether an op without pieces fits its region and the rights to it.
-#[inline]
-fn check_block(op: &Op, open: &Open) -> Result<(), OpErrorCode> {
-    let needed = match op.kind {
-        OpKind::Read => Access::REMOTE_READ,
-        OpKind::Write => Access::REMOTE_WRITE,
-    };
-    if !open.access.contains(needed) {
-        return Err(OpErrorCode::AccessDenied);
-    }
-    match op.remote.offset.checked_add(op.local.length) {
-        Some(end) if end <= size(op, open) => Ok(()),
-        _ => Err(OpErrorCode::OutOfRange),
-    }
-}
-
-/// How much of the region was described.
-#[inline]
-fn size(op: &Op, open: &Open) -> u64 {
-    open.length.min(op.remote.key.0[3])
-}
-
 /// Whether an op fits its region and the rights to it.
 fn check(state: &OpState, open: &Open) -> Result<(), OpError> {
     let op: &Op = &state.op;
-    match (check_block(op, open), &op.pieces) {
-        (fits, None) => fits.map_err(OpError::new),
-        (Err(OpErrorCode::AccessDenied), Some(_)) => Err(OpError::new(OpErrorCode::AccessDenied)),
-        // The bytes of a list are not beside each other.
-        (_, Some(pieces)) => {
+    if !open.may(op.kind) {
+        return Err(OpError::new(OpErrorCode::AccessDenied));
+    }
+    let size = open.length.min(op.remote.key.0[3]);
+    match &op.pieces {
+        None => match op.remote.offset.checked_add(op.local.length) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(OpError::new(OpErrorCode::OutOfRange)),
+        },
+        Some(pieces) => {
             // SAFETY: whoever submitted the op keeps the slices alive and unchanged until its completion.
             let table = unsafe { pieces.remote() };
-            let ascending = op.kind == OpKind::Write;
-            check_pieces(table, size(op, open), op.local.length, ascending).map_err(|bad| {
+            check_pieces(table, size, op.local.length, op.kind == OpKind::Write).map_err(|bad| {
                 let error = OpError::from_status(bad.status).unwrap_or(OpError::new(OpErrorCode::BadLength));
                 OpError { piece: Some(bad.index).filter(|at| (*at as usize) < table.len()), ..error }
             })

@@ -50,6 +50,16 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
+    /// Whether an op without pieces is inside of both, and of what was described of the peer's.
+    #[inline]
+    pub(crate) fn fits(&self, op: &Op) -> bool {
+        let length = op.local.length;
+        let here = op.local.address.wrapping_sub(self.here).checked_add(length);
+        let there = op.remote.offset.checked_add(length);
+        let most = self.there_bytes.min(op.remote.key.0[3]);
+        here.is_some_and(|end| end <= self.here_bytes) && there.is_some_and(|end| end <= most)
+    }
+
     /// As [`crate::memory::LocalKeys::at`].
     #[inline]
     fn key_here(&self, address: u64) -> Option<(u32, u64)> {
@@ -84,19 +94,20 @@ pub(crate) fn cut_whole(
     )
 }
 
-/// The same for an op without pieces.
+/// The same for an op without pieces: one range at each side.
 #[inline]
 fn cut_block(state: &mut OpState, whole: &Whole, limits: CutLimits, ranges: &mut [Range]) -> Option<Work> {
     let done = state.cut.bytes;
     let bytes = (state.op.local.length - done).min(u64::from(limits.bytes));
     let (address, offset) = (state.op.local.address + done, state.op.remote.offset + done);
-    let fits = |key: (u32, u64)| key.1 >= bytes;
-    let (lkey, _) = whole.key_here(address).filter(|key| fits(*key))?;
-    let (rkey, _) = whole.key_there(offset).filter(|key| fits(*key))?;
+    let ends = (address.wrapping_sub(whole.here).checked_add(bytes)?, offset.checked_add(bytes)?);
+    if ends.0 > whole.here_bytes || ends.1 > whole.there_bytes {
+        return None;
+    }
     state.cut.bytes += bytes;
     let bytes = bytes as u32;
-    *ranges.first_mut()? = Range { address, bytes, lkey };
-    Some(Work { remote: whole.there + offset, rkey, bytes, ranges: 1 })
+    *ranges.first_mut()? = Range { address, bytes, lkey: whole.lkey };
+    Some(Work { remote: whole.there + offset, rkey: whole.rkey, bytes, ranges: 1 })
 }
 
 /// Cuts the next WR off an op that has bytes left, inside of both regions: `here` gives the key for an address and how many bytes from there on it

@@ -3,6 +3,7 @@
 
 use crate::ops::OpSlot;
 use orbit_te_memory::{Access, RemoteKey};
+use orbit_te_transport::OpKind;
 use orbit_te_wire::rdma::RailKeys;
 use std::time::Instant;
 
@@ -25,6 +26,14 @@ pub(crate) struct Open {
 }
 
 impl Open {
+    /// Whether ops of a kind have the right.
+    pub(crate) fn may(&self, kind: OpKind) -> bool {
+        self.access.contains(match kind {
+            OpKind::Read => Access::REMOTE_READ,
+            OpKind::Write => Access::REMOTE_WRITE,
+        })
+    }
+
     /// The key for an offset, and how many bytes from there on it reaches.
     pub(crate) fn at(&self, offset: u64) -> Option<(u32, u64)> {
         self.keys.at(offset, self.length)

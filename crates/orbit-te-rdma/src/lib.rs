@@ -71,6 +71,7 @@ mod ops;
 mod rail_queue;
 mod reacting;
 mod send_queue;
+mod straight;
 pub mod transport;
 
 // 8. The side that is reached.

@@ -107,11 +107,34 @@ impl OpTable {
 
     /// Takes an op in; none when all places are used.
     #[inline]
-    pub(crate) fn insert(&mut self, op: &Op) -> Option<(OpSlot, &mut OpState)> {
+    pub(crate) fn insert(&mut self, op: &Op) -> Option<OpSlot> {
         let index = self.free.pop()?;
         let place = &mut self.places[index as usize];
         place.turn = place.turn.wrapping_add(1);
-        Some((OpSlot { index, turn: place.turn }, place.state.insert(OpState::new(*op))))
+        place.state = Some(OpState::new(*op));
+        Some(OpSlot { index, turn: place.turn })
+    }
+
+    /// As [`OpTable::insert`], of an op that was found good and is under way in this attempt of its link by one WR.
+    #[inline]
+    pub(crate) fn insert_posted(&mut self, op: &Op, attempt: u64) -> Option<OpSlot> {
+        let index = self.free.pop()?;
+        let place = &mut self.places[index as usize];
+        place.turn = place.turn.wrapping_add(1);
+        place.state = Some(OpState {
+            op: *op,
+            cut: Cut { bytes: op.local.length, piece: 0, within: 0 },
+            posted: 1,
+            moved: 0,
+            touched: true,
+            attempt,
+            unfenced: false,
+            failure: None,
+            begun: true,
+            checked: true,
+            over: false,
+        });
+        Some(OpSlot { index, turn: place.turn })
     }
 
     /// An op that is not over.
@@ -158,19 +181,19 @@ impl OpTable {
     pub(crate) fn give_out(&mut self, most: usize, out: &mut Vec<Completion>) -> bool {
         let Self { places, free, done } = self;
         let count = done.len().min(most);
+        free.extend_from_slice(&done[..count]);
         out.reserve(count);
         for index in done.drain(..count) {
             let place = &mut places[index as usize];
             if let Some(state) = &place.state {
-                let result = match state.failure {
-                    None => Ok(()),
-                    Some(error) => Err(error),
-                };
                 let (token, bytes, touched) = (state.op.token, state.moved, state.touched);
-                out.push(Completion { token, result, bytes, touched });
+                // An error is large, and rare.
+                match state.failure {
+                    None => out.push(Completion { token, result: Ok(()), bytes, touched }),
+                    Some(error) => out.push(Completion { token, result: Err(error), bytes, touched }),
+                }
             }
             place.state = None;
-            free.push(index);
         }
         count > 0
     }

@@ -43,12 +43,6 @@ impl SendQueue {
         self.oldest == self.next
     }
 
-    /// The number of the WR that leaves next, if there is one.
-    #[inline]
-    pub(crate) fn oldest(&self) -> u32 {
-        self.oldest
-    }
-
     /// The number of the WR that is pushed next.
     #[inline]
     pub(crate) fn number(&self) -> u32 {
@@ -76,6 +70,16 @@ impl SendQueue {
     /// Whether this WR is under way.
     pub(crate) fn holds(&self, number: u32) -> bool {
         number.wrapping_sub(self.oldest) < self.len()
+    }
+
+    /// Takes out those that are older than the one of this number, which is under way or the next one; the oldest first.
+    #[inline]
+    pub(crate) fn take_before(&mut self, number: u32) -> impl Iterator<Item = Posted> {
+        let count = number.wrapping_sub(self.oldest).min(self.len()) as usize;
+        let first = (self.oldest & (self.ring.len() as u32 - 1)) as usize;
+        self.oldest = self.oldest.wrapping_add(count as u32);
+        let (begin, end) = self.ring.split_at(first);
+        end[..count.min(end.len())].iter().chain(&begin[..count.saturating_sub(end.len())]).copied()
     }
 
     /// Takes the oldest one out.
@@ -122,6 +126,12 @@ mod tests {
                         prop_assert!(!queue.holds(queue.number()));
                     }
                 }
+                let first = queue.oldest;
+                for one in queue.take_before(first.wrapping_add(fewer / 2)) {
+                    prop_assert_eq!(one.bytes, left);
+                    left += 1;
+                }
+                prop_assert!(queue.oldest == first || !queue.holds(first));
                 for _ in 0..fewer {
                     if let Some((number, one)) = queue.pop() {
                         prop_assert_eq!(one.bytes, left);

@@ -12,7 +12,7 @@ use crate::lane::Lanes;
 use crate::link::Link;
 use crate::local::Local;
 use crate::notices::Reader;
-use crate::ops::{Cut, OpTable};
+use crate::ops::{Cut, OpSlot, OpTable};
 use crate::rail_queue::RailQueue;
 use crate::sys::{CHAIN, Chain, RANGES};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -58,6 +58,8 @@ pub struct RdmaTransport {
     pub(crate) ranges: [Range; RANGES],
     /// By WR of the chain: how far its op was cut before.
     pub(crate) befores: [Cut; CHAIN],
+    /// Ops that have to be looked at after a CQE; kept for its memory.
+    pub(crate) odd: Vec<OpSlot>,
     /// Where CQEs come to.
     wcs: Vec<Wc>,
     pub(crate) actions: Vec<Action>,
@@ -100,6 +102,7 @@ impl RdmaTransport {
             chain: Chain::new(),
             ranges: [Range::default(); RANGES],
             befores: [Cut::default(); CHAIN],
+            odd: Vec::new(),
             wcs: vec![Wc::default(); CQES],
             actions: Vec::new(),
             news: Vec::new(),
@@ -215,9 +218,9 @@ unsafe impl Transport for RdmaTransport {
     unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize {
         let mut taken = 0;
         while !self.closed {
-            taken += self.submit_alike(&ops[taken..], now);
+            taken += self.straight(&ops[taken..], now);
             let Some(op) = ops.get(taken) else { break };
-            let Some((slot, _)) = self.ops.insert(op) else { break };
+            let Some(slot) = self.ops.insert(op) else { break };
             taken += 1;
             let length = op.local.length;
             // SAFETY: whoever submits vouches for the slices.

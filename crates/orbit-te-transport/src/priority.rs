@@ -104,6 +104,20 @@ impl<T> PriorityQueue<T> {
         if last { self.remove_front(level) } else { None }
     }
 
+    /// The entries whose turns come one after the other, whatever each of them takes, from that of [`PriorityQueue::peek`] on; perhaps not all of
+    /// those. None while several priorities wait: then each turn is to be asked for.
+    #[inline]
+    pub fn run(&self) -> Option<&[T]> {
+        self.is_normal().then(|| self.levels[NORMAL].as_slices().0)
+    }
+
+    /// So many entries of [`PriorityQueue::run`] have had their turns and leave.
+    #[inline]
+    pub fn take_run(&mut self, count: usize) {
+        self.passed[NORMAL] = 0;
+        self.levels[NORMAL].drain(..count);
+    }
+
     /// Takes the entry of [`PriorityQueue::peek`] out without a turn: it has nothing to do, or waits elsewhere.
     pub fn pop(&mut self) -> Option<T> {
         let level = self.turn()?;

@@ -73,8 +73,13 @@ impl Chain {
         assert!(self.used < CHAIN, "the chain is full");
         // SAFETY: the place is inside of the nodes, nobody else has a reference to it, and this one ends with the call.
         let Node { wr, sges } = unsafe { &mut *self.node(self.used) };
-        for (sge, range) in sges.iter_mut().zip(&ranges[..work.ranges]) {
-            *sge = ibv_sge { addr: range.address, length: range.bytes, lkey: range.lkey };
+        let sge = |range: &Range| ibv_sge { addr: range.address, length: range.bytes, lkey: range.lkey };
+        // Nearly all have one.
+        sges[0] = sge(&ranges[0]);
+        if work.ranges > 1 {
+            for (place, range) in sges.iter_mut().zip(&ranges[..work.ranges]).skip(1) {
+                *place = sge(range);
+            }
         }
         wr.wr_id = wr_id;
         wr.num_sge = work.ranges as i32;
@@ -86,6 +91,20 @@ impl Chain {
         wr.wr.rdma.remote_addr = work.remote;
         wr.wr.rdma.rkey = work.rkey;
         self.used += 1;
+    }
+
+    /// As [`Chain::push`], of one range.
+    #[inline]
+    pub(crate) fn push_block(
+        &mut self,
+        kind: OpKind,
+        inline: bool,
+        wr_id: u64,
+        (remote, rkey): (u64, u32),
+        range: Range,
+    ) {
+        let work = Work { remote, rkey, bytes: range.bytes, ranges: 1 };
+        self.push(kind, inline, wr_id, &work, std::array::from_ref(&range));
     }
 
     /// Posts all of them, the last one signalled; how many were posted, and the errno if it was not all.
