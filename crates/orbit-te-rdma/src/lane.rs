@@ -50,6 +50,12 @@ impl Lane {
         }
     }
 
+    /// How many more WRs it takes now, of so many at most.
+    #[inline]
+    pub(crate) fn room(&self, most: usize) -> usize {
+        (self.depth.saturating_sub(self.queue.len()) as usize).min(most)
+    }
+
     /// Destroys the QP. None: it is gone, and the WRs with it; otherwise where to look for it.
     pub(crate) fn destroy(&mut self, retention: &Arc<Retention>) -> Result<Option<QpDestroyed>, Ticket> {
         match self.qp.take().map(Qp::destroy) {

@@ -1,6 +1,7 @@
 //! The ops in flight. Rule: an op holds its place until its completion was given out, completes once, and not before the last of its WRs
 //! is over.
 
+use crate::send_queue::Posted;
 use orbit_te_transport::{Completion, Op, OpError, OpErrorCode};
 
 /// An op's place in the table, and which use of it: lists may still name an op that has ended.
@@ -144,24 +145,23 @@ impl OpTable {
         place.state.as_mut().filter(|state| !state.over)
     }
 
-    /// A WR of an op is over and has moved so many bytes, which ends an op that had no other and nothing left. False when somebody has to look
-    /// what becomes of it.
+    /// WRs are over and have moved their bytes, which ends ops that had no others and nothing left. `odd` gets those of which somebody has to look
+    /// what becomes of them.
     #[inline]
-    pub(crate) fn moved(&mut self, slot: OpSlot, bytes: u32) -> bool {
-        let Some(state) = self.get_mut(slot) else { return true };
-        state.posted -= 1;
-        state.moved += u64::from(bytes);
-        if state.posted > 0 {
-            return true;
+    pub(crate) fn moved(&mut self, wrs: &[Posted], odd: &mut Vec<OpSlot>) {
+        for posted in wrs {
+            let Some(state) = self.get_mut(posted.op) else { continue };
+            state.posted -= 1;
+            state.moved += u64::from(posted.bytes);
+            if state.posted == 0 {
+                if state.failure.is_some() {
+                    odd.push(posted.op);
+                } else if state.left() == 0 {
+                    state.over = true;
+                    self.done.push(posted.op.index);
+                }
+            }
         }
-        if state.failure.is_some() {
-            return false;
-        }
-        if state.left() == 0 {
-            state.over = true;
-            self.done.push(slot.index);
-        }
-        true
     }
 
     /// Ends an op. One that is over stays as it is.

@@ -72,14 +72,14 @@ impl SendQueue {
         number.wrapping_sub(self.oldest) < self.len()
     }
 
-    /// Takes out those that are older than the one of this number, which is under way or the next one; the oldest first.
+    /// Takes out those that are older than the one of this number, which is under way or the next one: the oldest first, in two slices.
     #[inline]
-    pub(crate) fn take_before(&mut self, number: u32) -> impl Iterator<Item = Posted> {
+    pub(crate) fn take_before(&mut self, number: u32) -> [&[Posted]; 2] {
         let count = number.wrapping_sub(self.oldest).min(self.len()) as usize;
         let first = (self.oldest & (self.ring.len() as u32 - 1)) as usize;
         self.oldest = self.oldest.wrapping_add(count as u32);
         let (begin, end) = self.ring.split_at(first);
-        end[..count.min(end.len())].iter().chain(&begin[..count.saturating_sub(end.len())]).copied()
+        [&end[..count.min(end.len())], &begin[..count.saturating_sub(end.len())]]
     }
 
     /// Takes the oldest one out.
@@ -127,7 +127,7 @@ mod tests {
                     }
                 }
                 let first = queue.oldest;
-                for one in queue.take_before(first.wrapping_add(fewer / 2)) {
+                for one in queue.take_before(first.wrapping_add(fewer / 2)).concat() {
                     prop_assert_eq!(one.bytes, left);
                     left += 1;
                 }

@@ -17,7 +17,7 @@ use std::time::Instant;
 impl RdmaTransport {
     /// Takes in and posts ops at the begin of these, at most one chain a lane; how many.
     pub(crate) fn straight(&mut self, all: &[Op], now: Instant) -> usize {
-        let Self { links, lanes, ops, chain, befores, local, .. } = self;
+        let Self { links, lanes, ops, chain, local, .. } = self;
         let Some(first) = all.first() else { return 0 };
         let id = first.link;
         let Some(link) = link_of(links, id).filter(|link| link.up && link.ready.is_empty()) else { return 0 };
@@ -25,8 +25,10 @@ impl RdmaTransport {
         let Some(attempt) = attempt else { return 0 };
         let Ok(pair) = Pair::find(entries, local, first, attempt.rail, now) else { return 0 };
         let (Some(whole), Some(open)) = (pair.whole, entries.open_at(pair.place)) else { return 0 };
-        // Who is more urgent goes first, and is found by the usual way.
-        if all.iter().any(|op| op.priority != first.priority) {
+        // Where not all can go now, who is more urgent goes first, and is found by the usual way.
+        let free = |lane: &u16| lanes.get_mut(*lane).map_or(0, |lane| lane.room(CHAIN));
+        let room: usize = attempt.lanes.iter().map(free).sum();
+        if all.len() > room && all.iter().any(|op| op.priority != first.priority) {
             return 0;
         }
         let limits = attempt.limits;
@@ -34,16 +36,15 @@ impl RdmaTransport {
         let (mut taken, mut failed) = (0, None);
         for _ in 0..attempt.lanes.len() {
             let Some(index) = attempt.next_lane(next_lane) else { break };
-            let Some((Lane { qp: Some(qp), queue, progress, depth, .. }, turn)) = lanes.with_turn(index)
-            else {
-                continue;
-            };
-            let room = (depth.saturating_sub(queue.len()) as usize).min(CHAIN);
+            let Some((lane, turn)) = lanes.with_turn(index) else { continue };
+            let room = lane.room(CHAIN);
+            let Lane { qp: Some(qp), queue, progress, .. } = lane else { continue };
             if queue.is_empty() {
                 *progress = now;
             }
             chain.clear();
-            for op in all[taken..].iter().take(room) {
+            let rest = &all[taken..];
+            for op in &rest[..room.min(rest.len())] {
                 let writes = op.kind == OpKind::Write;
                 let length = op.local.length;
                 let plain = op.pieces.is_none() && !op.verify.is_on() && !op.local.key.may_vanish();
@@ -66,8 +67,7 @@ impl RdmaTransport {
             }
             taken += chain.len();
             // None was cut before.
-            *befores = [Cut::default(); CHAIN];
-            if let Chained::Failed(errno) = post(chain, qp, queue, (ops, ready), befores) {
+            if let Chained::Failed(errno) = post(chain, qp, queue, (ops, ready), &[Cut::default(); CHAIN]) {
                 failed = Some(errno);
             }
             if !ready.is_empty() {

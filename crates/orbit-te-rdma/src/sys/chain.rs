@@ -83,18 +83,14 @@ impl Chain {
         }
         wr.wr_id = wr_id;
         wr.num_sge = work.ranges as i32;
-        wr.opcode = match kind {
-            OpKind::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
-            OpKind::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
-        };
-        wr.send_flags = if inline { ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
+        (wr.opcode, wr.send_flags) = words(kind, inline);
         wr.wr.rdma.remote_addr = work.remote;
         wr.wr.rdma.rkey = work.rkey;
         self.used += 1;
     }
 
-    /// As [`Chain::push`], of one range.
-    #[inline]
+    /// As [`Chain::push`], of one range; for the path that every op of a batch takes.
+    #[inline(always)]
     pub(crate) fn push_block(
         &mut self,
         kind: OpKind,
@@ -103,8 +99,16 @@ impl Chain {
         (remote, rkey): (u64, u32),
         range: Range,
     ) {
-        let work = Work { remote, rkey, bytes: range.bytes, ranges: 1 };
-        self.push(kind, inline, wr_id, &work, std::array::from_ref(&range));
+        assert!(self.used < CHAIN, "the chain is full");
+        // SAFETY: as in `push`.
+        let Node { wr, sges } = unsafe { &mut *self.node(self.used) };
+        sges[0] = ibv_sge { addr: range.address, length: range.bytes, lkey: range.lkey };
+        wr.wr_id = wr_id;
+        wr.num_sge = 1;
+        (wr.opcode, wr.send_flags) = words(kind, inline);
+        wr.wr.rdma.remote_addr = remote;
+        wr.wr.rdma.rkey = rkey;
+        self.used += 1;
     }
 
     /// Posts all of them, the last one signalled; how many were posted, and the errno if it was not all.
@@ -138,4 +142,14 @@ impl Drop for Chain {
         // SAFETY: made by a box in `new`, and gone with the chain.
         drop(unsafe { Box::from_raw(self.nodes.as_ptr()) });
     }
+}
+
+/// The opcode and the flags of a WR that is not signalled.
+#[inline(always)]
+fn words(kind: OpKind, inline: bool) -> (ibv_wr_opcode::Type, u32) {
+    let opcode = match kind {
+        OpKind::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
+        OpKind::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+    };
+    (opcode, if inline { ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 })
 }
