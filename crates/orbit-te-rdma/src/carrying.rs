@@ -246,7 +246,7 @@ impl RdmaTransport {
                         continue 'slots;
                     };
                     let name = WrName { lane: index, turn, number: queue.number() };
-                    let inline = work.bytes <= limits.inline && state.op.kind == OpKind::Write;
+                    let inline = work.bytes <= limits.inline_of(state.op.kind);
                     befores[chain.len()] = before;
                     chain.push(state.op.kind, inline, name.to_u64(), &work, ranges);
                     queue.push(Posted { op: slot, bytes: work.bytes });

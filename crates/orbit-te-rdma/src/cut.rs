@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::ops::{Cut, OpState};
-use orbit_te_transport::Op;
+use orbit_te_transport::{Op, OpKind};
 
 /// What one WR may be.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +15,14 @@ pub(crate) struct CutLimits {
     pub(crate) ranges: usize,
     /// Bytes of a write that travel in the WR itself, which saves the device a look at memory.
     pub(crate) inline: u32,
+}
+
+impl CutLimits {
+    /// Bytes of a WR of this kind that travel in it.
+    #[inline]
+    pub(crate) fn inline_of(&self, kind: OpKind) -> u32 {
+        if kind == OpKind::Write { self.inline } else { 0 }
+    }
 }
 
 /// A range at this side.

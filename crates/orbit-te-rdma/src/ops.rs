@@ -150,7 +150,12 @@ impl OpTable {
     #[inline]
     pub(crate) fn moved(&mut self, wrs: &[Posted], odd: &mut Vec<OpSlot>) {
         for posted in wrs {
-            let Some(state) = self.get_mut(posted.op) else { continue };
+            // Under way, since it has a WR; the turn is asked for all the same.
+            let place = self.places.get_mut(posted.op.index as usize);
+            let Some(Place { turn, state: Some(state) }) = place else { continue };
+            if *turn != posted.op.turn {
+                continue;
+            }
             state.posted -= 1;
             state.moved += u64::from(posted.bytes);
             if state.posted == 0 {
@@ -183,8 +188,8 @@ impl OpTable {
         let count = done.len().min(most);
         free.extend_from_slice(&done[..count]);
         out.reserve(count);
-        for index in done.drain(..count) {
-            let place = &mut places[index as usize];
+        for index in &done[..count] {
+            let Some(place) = places.get_mut(*index as usize) else { continue };
             if let Some(state) = &place.state {
                 let (token, bytes, touched) = (state.op.token, state.moved, state.touched);
                 // An error is large, and rare.
@@ -192,9 +197,10 @@ impl OpTable {
                     None => out.push(Completion { token, result: Ok(()), bytes, touched }),
                     Some(error) => out.push(Completion { token, result: Err(error), bytes, touched }),
                 }
+                place.state = None;
             }
-            place.state = None;
         }
+        done.drain(..count);
         count > 0
     }
 

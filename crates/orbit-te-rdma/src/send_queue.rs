@@ -58,6 +58,13 @@ impl SendQueue {
         self.next = self.next.wrapping_add(1);
     }
 
+    /// The end of the queue, where several are pushed one after the other.
+    #[inline]
+    pub(crate) fn tail(&mut self) -> Tail<'_> {
+        let SendQueue { ring, next, .. } = self;
+        Tail { number: *next, mask: ring.len() as u32 - 1, ring, next }
+    }
+
     /// The newest one was not posted after all.
     pub(crate) fn take_back(&mut self) -> Option<Posted> {
         if self.is_empty() {
@@ -91,6 +98,31 @@ impl SendQueue {
         let (number, mask) = (self.oldest, self.ring.len() as u32 - 1);
         self.oldest = number.wrapping_add(1);
         Some((number, self.ring[(number & mask) as usize]))
+    }
+}
+
+/// The end of a queue. What was pushed is in the queue once this is gone.
+pub(crate) struct Tail<'a> {
+    /// The number of the WR that is pushed next.
+    pub(crate) number: u32,
+    mask: u32,
+    ring: &'a mut [Posted],
+    next: &'a mut u32,
+}
+
+impl Tail<'_> {
+    /// As [`SendQueue::push`].
+    #[inline]
+    pub(crate) fn push(&mut self, posted: Posted) {
+        self.ring[(self.number & self.mask) as usize] = posted;
+        self.number = self.number.wrapping_add(1);
+    }
+}
+
+impl Drop for Tail<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        *self.next = self.number;
     }
 }
 

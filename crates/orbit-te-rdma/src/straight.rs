@@ -4,15 +4,39 @@
 //! One look at the link and at the keys serves all that follow each other between the same two regions, so that an op of a batch costs little.
 
 use crate::carrying::{Chained, Pair, post};
-use crate::cut::Range;
+use crate::cut::{CutLimits, Range};
+use crate::entry::Open;
 use crate::lane::{Lane, WrName};
 use crate::link::Link;
 use crate::ops::Cut;
 use crate::send_queue::Posted;
-use crate::sys::CHAIN;
+use crate::sys::{CHAIN, Opcode};
 use crate::transport::{RdmaTransport, link_of};
 use orbit_te_transport::{Op, OpKind};
 use std::time::Instant;
+
+/// How ops of one kind go.
+struct Way {
+    /// Bytes of an op; zero where they have no right.
+    most: u64,
+    opcode: Opcode,
+    /// Bytes that travel in the WR.
+    inline: u32,
+}
+
+impl Way {
+    /// Of each kind, by its number.
+    fn of_all(open: &Open, limits: CutLimits) -> [Way; 2] {
+        [OpKind::Read, OpKind::Write].map(|kind| Way {
+            most: if open.may(kind) { limits.bytes.into() } else { 0 },
+            opcode: Opcode::of(kind),
+            inline: limits.inline_of(kind),
+        })
+    }
+}
+
+// The kinds are numbered as they stand in it.
+const _: () = assert!(OpKind::Read as usize == 0 && OpKind::Write as usize == 1);
 
 impl RdmaTransport {
     /// Takes in and posts ops at the begin of these, at most one chain a lane; how many.
@@ -31,8 +55,7 @@ impl RdmaTransport {
         if all.len() > room && all.iter().any(|op| op.priority != first.priority) {
             return 0;
         }
-        let limits = attempt.limits;
-        let (may_read, may_write) = (open.may(OpKind::Read), open.may(OpKind::Write));
+        let ways = Way::of_all(open, attempt.limits);
         let (mut taken, mut failed) = (0, None);
         for _ in 0..attempt.lanes.len() {
             let Some(index) = attempt.next_lane(next_lane) else { break };
@@ -42,26 +65,29 @@ impl RdmaTransport {
             if queue.is_empty() {
                 *progress = now;
             }
-            chain.clear();
             let rest = &all[taken..];
-            for op in &rest[..room.min(rest.len())] {
-                let writes = op.kind == OpKind::Write;
+            let mut count = 0;
+            let mut tail = queue.tail();
+            for (op, node) in rest.iter().zip(&mut chain.nodes()[..room]) {
+                let way = &ways[op.kind as usize];
                 let length = op.local.length;
                 let plain = op.pieces.is_none() && !op.verify.is_on() && !op.local.key.may_vanish();
-                let alike = op.link == id && pair.is_of(op) && if writes { may_write } else { may_read };
                 // What is wrong with one that does not fit is told by the usual way.
-                let fits = length.wrapping_sub(1) < u64::from(limits.bytes) && whole.fits(op);
-                if !plain || !alike || !fits {
+                let fits = length.wrapping_sub(1) < way.most && whole.fits(op);
+                if !plain || op.link != id || !pair.is_of(op) || !fits {
                     break;
                 }
                 let Some(slot) = ops.insert_posted(op, attempt.number) else { break };
                 let bytes = length as u32;
-                let name = WrName { lane: index, turn, number: queue.number() };
+                let name = WrName { lane: index, turn, number: tail.number };
                 let range = Range { address: op.local.address, bytes, lkey: whole.lkey };
                 let there = (whole.there + op.remote.offset, whole.rkey);
-                chain.push_block(op.kind, writes && bytes <= limits.inline, name.to_u64(), there, range);
-                queue.push(Posted { op: slot, bytes });
+                node.block((way.opcode, bytes <= way.inline), name.to_u64(), there, range);
+                tail.push(Posted { op: slot, bytes });
+                count += 1;
             }
+            drop(tail);
+            chain.are_made(count);
             if chain.len() == 0 {
                 break;
             }

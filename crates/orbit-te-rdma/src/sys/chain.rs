@@ -12,11 +12,50 @@ pub(crate) const CHAIN: usize = 32;
 /// Ranges of one WR at most; devices take between 3 and 32.
 pub(crate) const RANGES: usize = 16;
 
-/// A WR with its ranges.
+/// What a WR does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opcode(ibv_wr_opcode::Type);
+
+impl Opcode {
+    #[inline]
+    pub(crate) fn of(kind: OpKind) -> Opcode {
+        Opcode(match kind {
+            OpKind::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
+            OpKind::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+        })
+    }
+}
+
+/// A WR with its ranges. Of one in a chain, its pointers stay as the chain has set them.
 #[derive(Clone, Copy)]
-struct Node {
+pub(crate) struct Node {
     wr: ibv_send_wr,
     sges: [ibv_sge; RANGES],
+}
+
+impl Node {
+    /// Makes it a WR of one range; its completion is not signalled.
+    #[inline(always)] // Every op of a batch comes this way.
+    pub(crate) fn block(
+        &mut self,
+        (opcode, inline): (Opcode, bool),
+        wr_id: u64,
+        (remote, rkey): (u64, u32),
+        range: Range,
+    ) {
+        self.sges[0] = sge(&range);
+        self.wr.wr_id = wr_id;
+        self.wr.num_sge = 1;
+        self.wr.opcode = opcode.0;
+        self.wr.send_flags = if inline { ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
+        self.wr.wr.rdma.remote_addr = remote;
+        self.wr.wr.rdma.rkey = rkey;
+    }
+}
+
+#[inline]
+fn sge(range: &Range) -> ibv_sge {
+    ibv_sge { addr: range.address, length: range.bytes, lkey: range.lkey }
 }
 
 /// WRs that are posted together. The nodes are linked once, each to the next one and to its own ranges.
@@ -72,43 +111,29 @@ impl Chain {
     pub(crate) fn push(&mut self, kind: OpKind, inline: bool, wr_id: u64, work: &Work, ranges: &[Range]) {
         assert!(self.used < CHAIN, "the chain is full");
         // SAFETY: the place is inside of the nodes, nobody else has a reference to it, and this one ends with the call.
-        let Node { wr, sges } = unsafe { &mut *self.node(self.used) };
-        let sge = |range: &Range| ibv_sge { addr: range.address, length: range.bytes, lkey: range.lkey };
-        // Nearly all have one.
-        sges[0] = sge(&ranges[0]);
+        let node = unsafe { &mut *self.node(self.used) };
+        node.block((Opcode::of(kind), inline), wr_id, (work.remote, work.rkey), ranges[0]);
+        // Nearly all have one range.
         if work.ranges > 1 {
-            for (place, range) in sges.iter_mut().zip(&ranges[..work.ranges]).skip(1) {
+            for (place, range) in node.sges.iter_mut().zip(&ranges[..work.ranges]).skip(1) {
                 *place = sge(range);
             }
+            node.wr.num_sge = work.ranges as i32;
         }
-        wr.wr_id = wr_id;
-        wr.num_sge = work.ranges as i32;
-        (wr.opcode, wr.send_flags) = words(kind, inline);
-        wr.wr.rdma.remote_addr = work.remote;
-        wr.wr.rdma.rkey = work.rkey;
         self.used += 1;
     }
 
-    /// As [`Chain::push`], of one range; for the path that every op of a batch takes.
-    #[inline(always)]
-    pub(crate) fn push_block(
-        &mut self,
-        kind: OpKind,
-        inline: bool,
-        wr_id: u64,
-        (remote, rkey): (u64, u32),
-        range: Range,
-    ) {
-        assert!(self.used < CHAIN, "the chain is full");
-        // SAFETY: as in `push`.
-        let Node { wr, sges } = unsafe { &mut *self.node(self.used) };
-        sges[0] = ibv_sge { addr: range.address, length: range.bytes, lkey: range.lkey };
-        wr.wr_id = wr_id;
-        wr.num_sge = 1;
-        (wr.opcode, wr.send_flags) = words(kind, inline);
-        wr.wr.rdma.remote_addr = remote;
-        wr.wr.rdma.rkey = rkey;
-        self.used += 1;
+    /// All nodes, of which those at the begin are made before [`Chain::are_made`].
+    #[inline]
+    pub(crate) fn nodes(&mut self) -> &mut [Node; CHAIN] {
+        // SAFETY: they are the chain's own, and it is borrowed meanwhile.
+        unsafe { self.nodes.as_mut() }
+    }
+
+    /// The chain has so many, which stand at the begin of its nodes.
+    #[inline]
+    pub(crate) fn are_made(&mut self, count: usize) {
+        self.used = count.min(CHAIN);
     }
 
     /// Posts all of them, the last one signalled; how many were posted, and the errno if it was not all.
@@ -142,14 +167,4 @@ impl Drop for Chain {
         // SAFETY: made by a box in `new`, and gone with the chain.
         drop(unsafe { Box::from_raw(self.nodes.as_ptr()) });
     }
-}
-
-/// The opcode and the flags of a WR that is not signalled.
-#[inline(always)]
-fn words(kind: OpKind, inline: bool) -> (ibv_wr_opcode::Type, u32) {
-    let opcode = match kind {
-        OpKind::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
-        OpKind::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
-    };
-    (opcode, if inline { ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 })
 }
