@@ -43,6 +43,10 @@ impl RdmaTransport {
     pub(crate) fn straight(&mut self, all: &[Op], now: Instant) -> usize {
         let Self { links, lanes, ops, chain, local, .. } = self;
         let Some(first) = all.first() else { return 0 };
+        // All that follow have its key.
+        if first.local.key.may_vanish() {
+            return 0;
+        }
         let id = first.link;
         let Some(link) = link_of(links, id).filter(|link| link.up && link.ready.is_empty()) else { return 0 };
         let Link { attempt, ready, entries, next_lane, .. } = link;
@@ -71,7 +75,7 @@ impl RdmaTransport {
             for (op, node) in rest.iter().zip(&mut chain.nodes()[..room]) {
                 let way = &ways[op.kind as usize];
                 let length = op.local.length;
-                let plain = op.pieces.is_none() && !op.verify.is_on() && !op.local.key.may_vanish();
+                let plain = op.pieces.is_none() && !op.verify.is_on();
                 // What is wrong with one that does not fit is told by the usual way.
                 let fits = length.wrapping_sub(1) < way.most && whole.fits(op);
                 if !plain || op.link != id || !pair.is_of(op) || !fits {
