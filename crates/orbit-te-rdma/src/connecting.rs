@@ -26,6 +26,9 @@ const RETRY: Duration = Duration::from_millis(50);
 /// How often links are looked at whose QPs may have gone silent.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Bytes of a write that travel inside of its WR, where the device can: it then reads no memory for them. Each WR of a QP takes so much more memory.
+const INLINE: u32 = 220;
+
 /// Why an attempt can't go on: for the peer, and in words.
 type Refusal = (CloseCode, String);
 
@@ -146,7 +149,7 @@ impl RdmaTransport {
             }
         };
         let ranges = (adapter.limits.max_sge.min(adapter.limits.max_sge_rd) as usize).clamp(1, RANGES);
-        let limits = CutLimits { bytes: self.config.chunk_bytes, ranges };
+        let limits = CutLimits { bytes: self.config.chunk_bytes, ranges, inline: INLINE };
         let mut attempt = Attempt {
             number,
             rail,
@@ -168,11 +171,12 @@ impl RdmaTransport {
                 max_recv_wr: 1,
                 max_send_sge: ranges as u32,
                 max_recv_sge: 1,
-                max_inline_data: 0,
+                max_inline_data: INLINE,
             };
-            let qp = adapter
-                .pd
-                .create_qp(caps, &queue.cq, &queue.cq, None)
+            let create = |caps| adapter.pd.create_qp(caps, &queue.cq, &queue.cq, None);
+            // No verb says how much a device can have inline; one that can't have so much refuses the QP.
+            let qp = create(caps)
+                .or_else(|_| create(QpCaps { max_inline_data: 0, ..caps }))
                 .and_then(|qp| qp.to_init(&attempt.used.init(false)).map(|()| qp));
             let qp = match qp {
                 Ok(qp) => qp,
@@ -183,6 +187,7 @@ impl RdmaTransport {
                 }
             };
             let numbered = Queue { number: qp.number(), psn: psn() };
+            attempt.limits.inline = attempt.limits.inline.min(qp.caps().max_inline_data);
             match self.lanes.insert(Lane::new(id, (number, rail), qp, depth, now)) {
                 Some(lane) => {
                     attempt.lanes.push(lane);

@@ -72,6 +72,7 @@ pub mod placement;
 mod rail_queue;
 mod reacting;
 mod send_queue;
+mod straight;
 pub mod transport;
 
 // 8. The side that is reached.

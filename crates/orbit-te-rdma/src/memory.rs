@@ -27,6 +27,14 @@ pub(crate) struct LocalKeys {
 }
 
 impl LocalKeys {
+    /// The first address, the length and the key of a region with one key.
+    pub(crate) fn single(&self) -> Option<(u64, u64, u32)> {
+        match self.lkeys[..] {
+            [lkey] => Some((self.base, self.length, lkey)),
+            _ => None,
+        }
+    }
+
     /// The key for the byte at an address, and how many bytes from there on it reaches.
     pub(crate) fn at(&self, address: u64) -> Option<(u32, u64)> {
         let offset = address.checked_sub(self.base).filter(|offset| *offset < self.length)?;

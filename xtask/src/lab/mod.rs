@@ -21,6 +21,7 @@ mod transcript;
 use crate::step::{Outcome, alone};
 use boot::Lab;
 use kernel::Choice;
+pub(crate) use run::collect;
 use std::process::ExitCode;
 
 /// What `cargo xtask lab` can do.
