@@ -27,6 +27,12 @@ pub(crate) struct LocalKeys {
 }
 
 impl LocalKeys {
+    /// Keys that a test makes up: where the region is and how long, and how much of it each opens.
+    #[cfg(test)]
+    pub(crate) fn of((base, length): (u64, u64), part_bytes: u64, lkeys: Vec<u32>) -> LocalKeys {
+        LocalKeys { base, length, part_bytes, lkeys }
+    }
+
     /// The key for the byte at an address, and how many bytes from there on it reaches.
     pub(crate) fn at(&self, address: u64) -> Option<(u32, u64)> {
         let offset = address.checked_sub(self.base).filter(|offset| *offset < self.length)?;
