@@ -17,6 +17,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Shorter regions are pinned sooner than a thread is made.
+const APART: u64 = 1 << 20;
+
 /// The keys by which a rail of this side reaches a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalKeys {
@@ -58,7 +61,8 @@ pub(crate) struct Mrs {
 }
 
 impl Mrs {
-    /// Registers a region on all rails but those that are lost, each by a thread of its own where there are several. All or nothing.
+    /// Registers a region on all rails but those that are lost, each by a thread of its own where there are several and much is to be pinned.
+    /// All or nothing.
     pub(crate) fn register(adapters: &Adapters, region: &Region, access: Access) -> Result<Mrs, VerbsError> {
         let flags = flags(region.access(), access);
         let one = |adapter: &Adapter| {
@@ -71,8 +75,8 @@ impl Mrs {
                 if adapter.is_lost() { Ok(OnRail::none()) } else { Err(error) }
             })
         };
-        let rails = match adapters.all() {
-            [only] => vec![one(only)],
+        let rails: Vec<_> = match adapters.all() {
+            few if few.len() < 2 || region.len() < APART => few.iter().map(one).collect(),
             several => std::thread::scope(|scope| {
                 let threads: Vec<_> =
                     several.iter().map(|adapter| scope.spawn(move || one(adapter))).collect();

@@ -4,7 +4,7 @@
 #![deny(unsafe_code)]
 
 use clap::Parser;
-use orbit_te_sim::{Counts, Options, Outcome, run};
+use orbit_te_sim::{Counts, Options, Outcome, RDMA_FAULTS, run};
 use serde_json::json;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -76,6 +76,8 @@ fn of_sum(seeds: u64, sum: &Counts) -> serde_json::Value {
         "transfers": sum.transfers,
         "succeeded": sum.succeeded,
         "same_host": sum.same_host,
+        "rdma": sum.rdma,
+        "rdma_faults": RDMA_FAULTS.iter().zip(sum.rdma_faults).collect::<std::collections::BTreeMap<_, _>>(),
         "retried": sum.retried,
         "failed": sum.failed,
         "lists": sum.lists,
