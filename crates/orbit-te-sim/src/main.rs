@@ -28,10 +28,22 @@ struct Args {
     /// Print how each seed ended.
     #[arg(long)]
     each: bool,
+    /// Print what the engines log, to this filter: "debug", or "orbit_te_rdma=debug".
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(filter) = args.log.as_deref() {
+        // The time of the system says nothing about a run.
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .without_time()
+            .with_ansi(false)
+            .with_writer(std::io::stderr)
+            .init();
+    }
     let mut failed = false;
     let (mut seeds, mut sum) = (0, Counts::default());
     for k in 0..args.seeds {
