@@ -16,7 +16,7 @@ use crate::transport::{RdmaTransport, link_of};
 use orbit_te_memory::Access;
 use orbit_te_transport::{LinkId, Op, OpError, OpErrorCode, OpKind};
 use orbit_te_wire::check_pieces;
-use orbit_te_wire::rdma::CloseCode;
+use orbit_te_wire::rdma::{Body, CloseCode, Message, Stamp};
 use std::time::Instant;
 
 /// A WR in the chain that is being made: whose it is, how far its op was before, and whether it is its last.
@@ -301,6 +301,7 @@ impl RdmaTransport {
                         link.unfenced.push(slot);
                         link.fence_due.get_or_insert(fence_due);
                         self.wake_by(fence_due);
+                        self.ask_fence(id);
                     }
                     None => self.end_unfenced(slot),
                 }
@@ -323,12 +324,34 @@ impl RdmaTransport {
     pub(crate) fn fenced(&mut self, id: LinkId, before: u64) {
         let Some(link) = link_of(&mut self.links, id) else { return };
         link.fenced_before = link.fenced_before.max(before);
-        link.fence_due = None;
         for slot in std::mem::take(&mut link.unfenced) {
-            if let Some(error) = self.ops.get_mut(slot).and_then(|state| state.failure) {
-                self.ops.end(slot, Err(error));
+            match self.ops.get_mut(slot).map(|state| (state.attempt, state.failure)) {
+                Some((attempt, _)) if attempt >= before => link.unfenced.push(slot),
+                Some((_, Some(error))) => self.ops.end(slot, Err(error)),
+                _ => {}
             }
         }
+        if link.unfenced.is_empty() {
+            link.fence_due = None;
+        }
+    }
+
+    /// Asks the peer whether something of attempts that are over can still land, where that is not known.
+    pub(crate) fn ask_fence(&mut self, id: LinkId) {
+        let Some(link) = link_of(&mut self.links, id) else { return };
+        let attempts =
+            link.unfenced.iter().filter_map(|slot| self.ops.get_mut(*slot).map(|state| state.attempt));
+        let Some(last) = attempts.max() else { return };
+        // While it is not over it is not asked about, and once is enough.
+        let goes_on = link.attempt.as_ref().is_some_and(|attempt| attempt.number <= last);
+        if goes_on || link.fence_asked.is_some_and(|(_, asked)| asked >= last) {
+            return;
+        }
+        link.last_request = link.last_request.wrapping_add(1);
+        let request = link.last_request;
+        link.fence_asked = Some((request, last));
+        let (from, to) = (Stamp { incarnation: self.life, attempt: last }, Stamp::none(link.peer));
+        self.tell(id, Message::new(0, from, to, Body::FenceWanted { request }));
     }
 
     /// Ends the ops of a link that satisfy a condition, as soon as none of their WRs is under way.

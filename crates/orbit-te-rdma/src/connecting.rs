@@ -80,8 +80,10 @@ impl RdmaTransport {
             Action::Destroy { attempt, code, by_peer, was_up } => {
                 self.destroy(id, attempt, now);
                 let who = if by_peer { "the peer" } else { "this side" };
+                let first = self.find(id).and_then(|link| link.why.take());
                 if was_up || by_peer {
-                    self.attempt_failed(id, format!("{who} ended it: {code}"));
+                    let first = first.map_or(String::new(), |why| format!(" ({why})"));
+                    self.attempt_failed(id, format!("{who} ended it: {code}{first}"));
                 }
                 None
             }
@@ -105,9 +107,9 @@ impl RdmaTransport {
 
     /// Ends the attempt of now because something in it failed.
     pub(crate) fn fail_attempt(&mut self, id: LinkId, code: CloseCode, why: &str, now: Instant) {
-        let Some(number) = self.find(id).and_then(|link| link.attempt.as_ref()).map(|a| a.number) else {
-            return;
-        };
+        let Some(link) = self.find(id) else { return };
+        let Some(number) = link.attempt.as_ref().map(|a| a.number) else { return };
+        link.why = Some(why.to_string());
         tracing::debug!(why, %code, "rdma: a connection failed");
         self.drive(id, Input::Failed { attempt: number, code }, now);
     }
@@ -283,6 +285,7 @@ impl RdmaTransport {
         for lane in attempt.lanes {
             self.tidy(lane, now);
         }
+        self.ask_fence(id);
     }
 
     /// Lets a lane go that is not needed any more and has nothing under way.

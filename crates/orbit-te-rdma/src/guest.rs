@@ -15,6 +15,8 @@ use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Questions of one peer that wait for QPs which can't be destroyed; of more, the oldest is forgotten.
+const FENCES: usize = 16;
 /// How often a QP or a key that could not be taken back is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -71,6 +73,8 @@ pub(crate) struct Guest {
     given: Vec<Given>,
     /// QPs that could not be destroyed: until they are gone the peer can touch what it has keys of.
     stuck: Vec<(Arc<Retention>, Ticket)>,
+    /// Who asks whether something can still land: the number of the question, and from which attempt.
+    fences: Vec<(u32, Stamp)>,
     notices: u32,
     /// Connections one after the other by which the peer was not heard: each takes the next GIDs.
     unheard: usize,
@@ -99,6 +103,7 @@ impl Guest {
             adapters,
             given: Vec::new(),
             stuck: Vec::new(),
+            fences: Vec::new(),
             notices: 0,
             unheard: 0,
             leaving: false,
@@ -149,6 +154,28 @@ impl Guest {
     pub(crate) fn let_go(&mut self, request: u32) {
         let ended = |given: &&mut Given| given.ending.is_some_and(|(number, _)| number == request);
         self.given.iter_mut().filter(ended).for_each(|given| given.over = true);
+    }
+
+    /// The peer asks whether something of an attempt of its that is over can still land.
+    pub(crate) fn fence(&mut self, request: u32, from: Stamp, now: Instant) {
+        if self.machine.machine().theirs() == Some(from) {
+            self.end(CloseCode::Gone, now);
+        }
+        if self.fences.len() == FENCES {
+            self.fences.remove(0);
+        }
+        self.fences.push((request, from));
+        self.answer_fences();
+    }
+
+    /// Nothing lands any more, when no QP is left that it could come by.
+    fn answer_fences(&mut self) {
+        if self.stuck.is_empty() {
+            let fences = std::mem::take(&mut self.fences);
+            for (request, asker) in fences {
+                self.tell(Stamp::none(self.life), asker, Body::Fenced { request });
+            }
+        }
     }
 
     /// Keys of what ends are taken back: first the peer is told, and later they are made dead.
@@ -266,6 +293,7 @@ impl Guest {
             retention.sweep();
             retention.holds(*ticket)
         });
+        self.answer_fences();
         let expired = |given: &Given| {
             given.ending.is_none() && given.own.as_ref().and_then(|(_, at)| *at).is_some_and(|at| at <= now)
         };

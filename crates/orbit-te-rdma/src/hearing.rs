@@ -52,15 +52,25 @@ impl RdmaTransport {
                 self.let_go(id);
                 return Ok(());
             }
+            Body::Fenced { request } if is_of_now => {
+                if let Some((_, attempt)) = link.fence_asked.filter(|(asked, _)| *asked == request) {
+                    self.fenced(id, attempt + 1);
+                }
+                return Ok(());
+            }
             // What the peer has is asked for with each attempt, which may go well now.
             Body::Rails(_) if is_of_now => {
                 self.hurry(id, now);
                 return Ok(());
             }
-            Body::Keys { .. } | Body::KeysRefused { .. } | Body::Revoked { .. } | Body::Rails(_) => {
+            Body::Keys { .. }
+            | Body::KeysRefused { .. }
+            | Body::Revoked { .. }
+            | Body::Fenced { .. }
+            | Body::Rails(_) => {
                 return Ok(());
             }
-            Body::KeysWanted { .. } | Body::LetGo { .. } => {
+            Body::KeysWanted { .. } | Body::LetGo { .. } | Body::FenceWanted { .. } => {
                 return Err(TransportError::RefusedByPeer("it says what only this side may say".to_string()));
             }
         };

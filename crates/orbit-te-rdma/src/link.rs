@@ -35,8 +35,12 @@ pub(crate) struct Link {
     /// Writes that are over here and may still land there.
     pub(crate) unfenced: Vec<OpSlot>,
     pub(crate) fence_due: Option<Instant>,
+    /// The number of the last question about that, and up to which attempt it asks.
+    pub(crate) fence_asked: Option<(u32, u64)>,
     /// What is of attempts before this one can't land any more: the peer has said so.
     pub(crate) fenced_before: u64,
+    /// What was found at this side when the attempt of now failed.
+    pub(crate) why: Option<String>,
     /// Since when it has been down.
     pub(crate) down_since: Instant,
     pub(crate) last_request: u32,
@@ -104,7 +108,9 @@ impl Link {
             active: false,
             unfenced: Vec::new(),
             fence_due: None,
+            fence_asked: None,
             fenced_before: 0,
+            why: None,
             down_since: now,
             last_request: 0,
             next_rail: 0,

@@ -153,7 +153,8 @@ impl RdmaTarget {
                 guest.answer(message.from, answer);
             }
             Body::LetGo { request } if to_us => guest.let_go(request),
-            Body::KeysWanted { .. } | Body::LetGo { .. } => {}
+            Body::FenceWanted { request } if to_us => guest.fence(request, message.from, now),
+            Body::KeysWanted { .. } | Body::LetGo { .. } | Body::FenceWanted { .. } => {}
             _ => guest.hear(message, now),
         }
     }

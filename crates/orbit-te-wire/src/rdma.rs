@@ -253,6 +253,16 @@ pub enum Body {
         /// The number of the notice.
         request: u32,
     },
+    /// The attempt that this is sent from is over: can anything of it still land in your memory?
+    FenceWanted {
+        /// Comes back in the answer.
+        request: u32,
+    },
+    /// No: the QPs that it could have come by are gone.
+    Fenced {
+        /// The number of the request.
+        request: u32,
+    },
 }
 
 /// One message.
@@ -331,7 +341,9 @@ impl Message {
             | Body::KeysWanted { .. }
             | Body::KeysRefused { .. }
             | Body::Revoked { .. }
-            | Body::LetGo { .. } => Ok(()),
+            | Body::LetGo { .. }
+            | Body::FenceWanted { .. }
+            | Body::Fenced { .. } => Ok(()),
         }
     }
 }

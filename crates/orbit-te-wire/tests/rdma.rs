@@ -128,6 +128,8 @@ fn messages_are_these_bytes() {
         "08000000 06000000 0100000000000000 0200000000000000 00",
     );
     check(Body::LetGo { request: 6 }, "09000000 06000000");
+    check(Body::FenceWanted { request: 6 }, "0a000000 06000000");
+    check(Body::Fenced { request: 6 }, "0b000000 06000000");
 }
 
 #[test]
@@ -404,6 +406,8 @@ fn any_body() -> impl Strategy<Value = Body> {
             key: some.then_some(key)
         }),
         any::<u32>().prop_map(|request| Body::LetGo { request }),
+        any::<u32>().prop_map(|request| Body::FenceWanted { request }),
+        any::<u32>().prop_map(|request| Body::Fenced { request }),
     ]
 }
 

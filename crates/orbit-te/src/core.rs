@@ -391,7 +391,7 @@ impl Core {
     }
 
     fn completed(&mut self, done: Done) {
-        let Done { completion, route, refusal, mut attempts } = done;
+        let Done { completion, route, refusal, why, mut attempts } = done;
         let Token(token) = completion.token;
         let (slot, position) = ((token >> 32) as usize, (token & 0xffff_ffff) as usize);
         let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) else {
@@ -408,8 +408,11 @@ impl Core {
                     self.damaged.fetch_add(1, Ordering::Relaxed);
                 }
                 let cause = match refusal {
-                    Some(refusal) => Some(Arc::from(refusal.to_string())),
-                    None => self.links.get(&op.link).and_then(|status| status.cause()),
+                    Some(refusal) => {
+                        let why = why.map_or(String::new(), |why| format!(": {why}"));
+                        Some(Arc::from(format!("{refusal}{why}")))
+                    }
+                    None => why.or_else(|| self.links.get(&op.link).and_then(|status| status.cause())),
                 };
                 if active.error.is_none() {
                     active.error = Some(TransferError::Request { request, error, cause: cause.clone() });

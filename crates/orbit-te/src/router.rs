@@ -51,6 +51,8 @@ pub(crate) struct Done {
     pub(crate) route: Option<RouteId>,
     /// Why no route carried it.
     pub(crate) refusal: Option<Box<Refusal>>,
+    /// Why its route's link went down, where it failed by that.
+    pub(crate) why: Option<Arc<str>>,
     /// The tries that failed before.
     pub(crate) attempts: Vec<Attempt>,
 }

@@ -10,8 +10,11 @@ use super::{BUDGET, Done, Found, LOOK, Router};
 use crate::announcer::is_notification;
 use crate::clock;
 use crate::route::{Plan, Reason, Refusal, RouteId, RouteSet};
-use orbit_te_transport::{Completion, ErrorClass, Event, Notice, Op, OpError, OpErrorCode, Token, Undone};
+use orbit_te_transport::{
+    Completion, ErrorClass, Event, LinkId, Notice, Op, OpError, OpErrorCode, Token, TransportError, Undone,
+};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What an op takes whatever its size, as if it were bytes.
@@ -43,7 +46,7 @@ impl Router {
                 let at = match at {
                     Ok(at) => at,
                     Err(refusal) if run.is_none() => {
-                        self.refuse(op.token, refusal);
+                        self.refuse(op, refusal);
                         taken += 1;
                         refused = true;
                         break;
@@ -119,12 +122,15 @@ impl Router {
         }
     }
 
-    fn refuse(&mut self, token: Token, refusal: Box<Refusal>) {
+    fn refuse(&mut self, op: &Op, refusal: Box<Refusal>) {
         self.counts.add(refusal.reason());
         let result = Err(OpError::new(OpErrorCode::NoRoute));
-        let completion = Completion { token, result, bytes: 0, touched: false };
+        let completion = Completion { token: op.token, result, bytes: 0, touched: false };
         let route = refusal.demanded;
-        self.done.push_back(Done { completion, route, refusal: Some(refusal), attempts: Vec::new() });
+        let is_down = refusal.reason() == Reason::LinkDown;
+        let demanded = self.routes.iter().position(|other| is_down && Some(other.id) == route);
+        let why = demanded.and_then(|at| self.why(at, op.link));
+        self.done.push_back(Done { completion, route, refusal: Some(refusal), why, attempts: Vec::new() });
     }
 
     /// Takes a notification, as [`Transport::notify`].
@@ -169,7 +175,12 @@ impl Router {
         let touched = touched || flight.touched;
         let completion = Completion { token: flight.op.token, result, bytes, touched };
         let route = self.routes.get(flight.route).map(|route| route.id);
-        self.done.push_back(Done { completion, route, refusal: None, attempts: flight.attempts });
+        let why = result.err().and_then(|error| {
+            let is_by_link = error.code.class() == ErrorClass::Link;
+            self.why(flight.route, flight.op.link)
+                .filter(|_| is_by_link || self.is_cut(flight.route, flight.op.link))
+        });
+        self.done.push_back(Done { completion, route, refusal: None, why, attempts: flight.attempts });
     }
 
     /// Makes progress; whether anything happened.
@@ -217,6 +228,12 @@ impl Router {
         let weight = |completion: &Completion| completion.bytes + SAME_FOR_ALL_BYTES;
         let all: u64 = progress.completions.iter().map(weight).sum();
         let mut so_far = 0;
+        // Ops that end by it tell why.
+        for event in &progress.events {
+            if let Event::LinkDown { link, error } = event {
+                self.tells_why(at, *link, error);
+            }
+        }
         for completion in progress.completions.drain(..) {
             so_far += weight(&completion);
             let ended = match since {
@@ -272,6 +289,7 @@ impl Router {
                 completion,
                 route: None,
                 refusal: None,
+                why: None,
                 attempts: Vec::new(),
             });
         }
@@ -428,6 +446,21 @@ impl Router {
             (flight.waits, flight.route, flight.began) = (false, at, now);
         }
         true
+    }
+
+    /// Keeps why a link that is not the base's went down.
+    fn tells_why(&mut self, at: usize, link: LinkId, error: &TransportError) {
+        if at + 1 < self.routes.len() {
+            let legs = self.peers.iter_mut().flatten().filter_map(|legs| legs.legs[at].as_mut());
+            let of_link = legs.filter(|leg| leg.link == link);
+            of_link.for_each(|leg| leg.why = Some(Arc::from(error.to_string())));
+        }
+    }
+
+    /// Why a leg went down last.
+    fn why(&mut self, at: usize, link: LinkId) -> Option<Arc<str>> {
+        let leg = self.peer(link)?.legs.get(at)?.as_ref()?;
+        leg.why.clone()
     }
 
     pub(super) fn happened(&mut self, at: usize, event: &Event, now: Instant) {

@@ -30,6 +30,8 @@ pub(crate) struct Leg {
     pub(crate) link: LinkId,
     /// Why it can't be used; none while it is up.
     pub(crate) down: Option<Reason>,
+    /// Why it went down last, in words; none before, and of the base, whose link tells it otherwise.
+    pub(crate) why: Option<Arc<str>>,
     pub(crate) rates: Rates,
     pub(crate) health: Health,
     /// By direction and class of sizes: whether it is known to run below the floor, so that it is told once.
@@ -52,6 +54,7 @@ impl Leg {
         Leg {
             link,
             down: Some(Reason::Linking),
+            why: None,
             rates: Rates::new(Prior::of(route, same_host)),
             health: Health::new(settings),
             low: 0,
