@@ -225,9 +225,11 @@ impl RdmaTransport {
         lane.progress = now;
         let (link, attempt) = (lane.link, lane.attempt);
         let failed = wc.completion().result.err();
+        // One that was flushed proves nothing of those before it: the CQE of the first that failed may have been lost.
+        let all_failed = failed.is_some_and(|failed| failed.status.kind() == Kind::Flushed);
         while let Some((number, posted)) = self.lanes.of(name).and_then(|lane| lane.queue.pop()) {
             let is_this = number == name.number;
-            match failed.filter(|_| is_this) {
+            match failed.filter(|_| is_this || all_failed) {
                 None => self.settle(posted, Ok(()), now),
                 Some(failed) => {
                     let code = failed.status.op_error().unwrap_or(OpErrorCode::LinkBroken);
