@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::completion::Wc;
+use crate::connecting::LOOK;
 use crate::cut::cut;
 use crate::entry::{Entry, Open, shown};
 use crate::error::VerbsError;
@@ -111,6 +112,10 @@ impl RdmaTransport {
                     return true;
                 }
             }
+        }
+        if any {
+            // A CQE may never come.
+            self.wake_by(now + LOOK);
         }
         // Where all lanes are full, a CQE makes room.
         if full < width {

@@ -24,7 +24,7 @@ const FLUSH: Duration = Duration::from_millis(200);
 /// How often a QP that could not be destroyed is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 /// How often links are looked at whose QPs may have gone silent.
-const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// Why an attempt can't go on: for the peer, and in words.
 type Refusal = (CloseCode, String);
