@@ -211,6 +211,11 @@ impl RdmaTransport {
                 }
             }
         }
+        if posted > 0 {
+            // The last that was posted is not signalled: what goes to this lane next tells of its end.
+            let lanes = attempt.lanes.len();
+            *next_lane = (*next_lane + lanes - 1) % lanes;
+        }
         let may_pass = matches!(errno, libc::ENOMEM | libc::EAGAIN);
         // A device that has no room has WRs under way, whose CQEs make some.
         if may_pass && (posted > 0 || !lane.queue.is_empty()) {
