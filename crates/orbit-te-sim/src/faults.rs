@@ -88,7 +88,7 @@ impl RdmaFaults {
         let mut some = |most: f64| if rng.bool() { rng.f64() * most } else { 0.0 };
         RdmaFaults {
             late_us: some(30_000.0) as u64,
-            lost: some(0.02),
+            lost: some(0.06),
             slow_us: some(2_000.0) as u64,
             refused: some(0.2),
             unfreed: some(0.4),

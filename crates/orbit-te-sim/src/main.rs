@@ -25,6 +25,9 @@ struct Args {
     /// From one seed to the next.
     #[arg(long, default_value_t = 1)]
     stride: u64,
+    /// With or without RDMA devices in all runs, instead of in those whose seed has it so.
+    #[arg(long, value_name = "BOOL")]
+    rdma: Option<bool>,
     /// Print how each seed ended.
     #[arg(long)]
     each: bool,
@@ -44,11 +47,12 @@ fn main() -> ExitCode {
             .with_writer(std::io::stderr)
             .init();
     }
+    let options = Options { rdma: args.rdma, ..Options::default() };
     let mut failed = false;
     let (mut seeds, mut sum) = (0, Counts::default());
     for k in 0..args.seeds {
         let seed = args.from + k * args.stride;
-        match catch_unwind(AssertUnwindSafe(|| run(seed, &Options::default()))) {
+        match catch_unwind(AssertUnwindSafe(|| run(seed, &options))) {
             Err(_) => {
                 failed = true;
                 say(&json!({ "seed": seed, "violations": ["it panicked; the words are on stderr"] }));

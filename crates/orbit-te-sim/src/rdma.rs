@@ -41,6 +41,8 @@ const CHANGED_ADDRESSES: usize = 8;
 const LOST_DEVICES: usize = 9;
 const RETAINED: usize = 10;
 
+/// So long a fault waits for something that it can hit.
+const PATIENCE_NS: u64 = 30_000_000;
 /// Sweeps after which what is still there is there for good: each fails by chance.
 const SWEEPS: usize = 1_000;
 
@@ -71,6 +73,8 @@ pub(crate) struct Fabric {
     undo: BTreeMap<(u64, u64), Undo>,
     made: u64,
     next_fault: Option<u64>,
+    /// Until when a fault that is due waits for something to be under way.
+    waits_until: Option<u64>,
     next_step: Option<u64>,
     /// What programs did that they must not, as far as it is known.
     wrongs: usize,
@@ -134,6 +138,7 @@ impl Fabric {
             undo: BTreeMap::new(),
             made: 0,
             next_fault: None,
+            waits_until: None,
             next_step: None,
             wrongs: 0,
             met: [0; RDMA_FAULTS.len()],
@@ -202,7 +207,8 @@ impl Fabric {
     /// When something is due.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let undo = self.undo.keys().next().map(|(at, _)| *at);
-        undo.into_iter().chain(self.next_fault).chain(self.next_step).min()
+        let fault = self.next_fault.map(|at| self.waits_until.unwrap_or(at));
+        undo.into_iter().chain(fault).chain(self.next_step).min()
     }
 
     /// Lets happen what is due.
@@ -213,8 +219,13 @@ impl Fabric {
             self.undo(undo);
         }
         if self.next_fault.is_some_and(|at| at <= now_ns) {
-            self.disturb(now_ns);
-            self.next_fault = self.fault_after(now_ns);
+            // Most of the time nothing is under way, and nothing is hit then.
+            let until = *self.waits_until.get_or_insert(now_ns + PATIENCE_NS);
+            if now_ns >= until || !self.fake.busy().is_empty() {
+                self.waits_until = None;
+                self.disturb(now_ns);
+                self.next_fault = self.fault_after(now_ns);
+            }
         }
         if self.next_step.is_some_and(|at| at <= now_ns) {
             self.next_step = None;
@@ -255,7 +266,12 @@ impl Fabric {
         (rate > 0.0).then(|| now_ns + (-(1.0 - self.rng.f64()).ln() / rate * 1e9) as u64)
     }
 
+    /// A device, rather one that does something.
     fn any_device(&mut self) -> DeviceId {
+        let busy = self.fake.busy();
+        if !busy.is_empty() && self.rng.u32(0..4) > 0 {
+            return busy[self.rng.usize(..busy.len())].0;
+        }
         let place = self.rng.usize(..self.devices.len());
         let number = self.rng.usize(..self.devices[place].len());
         self.devices[place][number]
@@ -298,7 +314,9 @@ impl Fabric {
     fn break_queue(&mut self, device: DeviceId, kind: u32) -> Option<usize> {
         match kind {
             0..3 => {
-                let there = self.fake.qps(device);
+                let busy: Vec<u32> =
+                    self.fake.busy().iter().filter(|qp| qp.0 == device).map(|qp| qp.1).collect();
+                let there = if busy.is_empty() { self.fake.qps(device) } else { busy };
                 let qp = there.get(self.rng.usize(..there.len().max(1)))?;
                 self.fake.qp_fatal(device, *qp);
                 Some(BROKEN_QUEUES)
@@ -353,7 +371,7 @@ impl Fabric {
 
     /// Nothing goes wrong any more.
     pub(crate) fn calm(&mut self) {
-        self.next_fault = None;
+        (self.next_fault, self.waits_until) = (None, None);
         self.fake.heal();
     }
 

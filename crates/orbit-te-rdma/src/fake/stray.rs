@@ -50,7 +50,9 @@ impl State {
         if !self.rng.happens(share) {
             return;
         }
-        let due = self.now() + Duration::from_nanos(self.rng.below(most.as_nanos() as u64 + 1));
+        // Mostly soon: before the other side hears of it.
+        let most = self.rng.below(most.as_nanos() as u64 + 1);
+        let due = self.now() + Duration::from_nanos(self.rng.below(most + 1));
         let count = 1 + self.rng.below(MOST);
         let life = self.qps[peer as usize].life;
         for at in self.qps[number as usize].sq.waiting().take(count as usize) {

@@ -43,6 +43,13 @@ impl FakeFabric {
         patience.chain(late).chain(state.strays.iter().map(|stray| stray.due)).min()
     }
 
+    /// The QPs that have WRs under way, the oldest first.
+    pub fn busy(&self) -> Vec<(DeviceId, u32)> {
+        let state = self.state();
+        let busy = state.qps.iter().filter(|qp| qp.alive && !qp.sq.is_idle());
+        busy.map(|qp| (DeviceId(qp.device), qp.number)).collect()
+    }
+
     /// Hosts that got a CQE or an event since this was last asked, the lowest first. Only of hosts below 64.
     pub fn take_told(&self) -> Vec<u32> {
         let told = std::mem::take(&mut self.state().told);
