@@ -70,15 +70,14 @@ impl Domain for RdmaDomain {
     }
 
     fn renew(&self, region: &Region, _key: LocalKey) -> Result<(), MemoryError> {
-        if self.registrations.get(region.id()).is_none() {
-            return Ok(());
+        match self.registrations.remove(region.id()).map_err(retained)? {
+            true => self.registrations.add(region).map_err(refused),
+            false => Ok(()),
         }
-        self.registrations.remove(region.id()).map_err(retained)?;
-        self.registrations.add(region).map_err(refused)
     }
 
     fn deregister(&self, region: &Region, _key: LocalKey) -> Result<(), MemoryError> {
-        self.registrations.remove(region.id()).map_err(retained)
+        self.registrations.remove(region.id()).map(drop).map_err(retained)
     }
 
     fn import(&self, descriptor: &RegionDescriptor) -> Result<RemoteKey, MemoryError> {

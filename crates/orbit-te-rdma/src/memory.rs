@@ -7,7 +7,7 @@ use crate::access::MrAccess;
 use crate::adapter::{Adapter, Adapters};
 use crate::attributes;
 use crate::error::VerbsError;
-use crate::handle::{Mr, NotFreed};
+use crate::handle::{Mr, NotFreed, Retention};
 use arc_swap::ArcSwap;
 use orbit_te_memory::{Access, Region};
 use orbit_te_wire::RegionId;
@@ -109,12 +109,14 @@ impl Mrs {
 
     /// Deregisters all, also after one that could not be; the first of those.
     pub(crate) fn deregister(self) -> Result<(), NotFreed> {
-        let mut first = Ok(());
-        for mr in self.rails.into_iter().flat_map(|rail| rail.mrs) {
-            let this = mr.deregister();
-            first = first.and(this);
-        }
-        first
+        self.end().into_iter().next().map_or(Ok(()), |(_, not_freed)| Err(not_freed))
+    }
+
+    /// Deregisters all; those that could not be, each with the number of its rail.
+    fn end(self) -> Vec<(usize, NotFreed)> {
+        let of_rail = |(rail, on): (usize, OnRail)| on.mrs.into_iter().map(move |mr| (rail, mr.deregister()));
+        let all = self.rails.into_iter().enumerate().flat_map(of_rail);
+        all.filter_map(|(rail, ended)| Some((rail, ended.err()?))).collect()
     }
 }
 
@@ -168,6 +170,9 @@ fn flags(region: Access, access: Access) -> MrAccess {
     attributes::registration(access, writable, false, false)
 }
 
+/// An MR that could not be deregistered, and the list that has it.
+type Stuck = (Arc<Retention>, NotFreed);
+
 /// The MRs of all regions of a domain.
 #[derive(Debug)]
 pub(crate) struct Registrations {
@@ -175,14 +180,16 @@ pub(crate) struct Registrations {
     table: ArcSwap<HashMap<RegionId, Arc<Mrs>>>,
     /// Held while the table is replaced.
     edit: Mutex<()>,
+    /// By region: MRs that could not be deregistered, whose keys may still work.
+    stuck: Mutex<HashMap<RegionId, Vec<Stuck>>>,
     /// Changes whenever keys end.
     epoch: AtomicU64,
 }
 
 impl Registrations {
     pub(crate) fn new(adapters: Arc<Adapters>) -> Registrations {
-        let (table, edit) = (ArcSwap::default(), Mutex::default());
-        Registrations { adapters, table, edit, epoch: AtomicU64::new(0) }
+        let (table, edit, stuck) = (ArcSwap::default(), Mutex::default(), Mutex::default());
+        Registrations { adapters, table, edit, stuck, epoch: AtomicU64::new(0) }
     }
 
     pub(crate) fn adapters(&self) -> &Arc<Adapters> {
@@ -205,15 +212,27 @@ impl Registrations {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Ends a region's registration. Its keys are dead when this returns, but for what could not be deregistered, which is retained.
-    pub(crate) fn remove(&self, region: RegionId) -> Result<(), NotFreed> {
+    /// Ends a region's registration; whether there was one. An error as long as keys of it may still work: what could not be deregistered
+    /// is retained, and tried again by the next call.
+    pub(crate) fn remove(&self, region: RegionId) -> Result<bool, NotFreed> {
         let removed = self.replace(|table| table.remove(&region));
         self.epoch.fetch_add(1, Ordering::AcqRel);
         // Whoever looks it up holds it for no longer than that takes.
-        match removed.map(unshared) {
-            Some(mrs) => mrs.deregister(),
-            None => Ok(()),
+        let ended = removed.map(unshared).map(Mrs::end);
+        let mut stuck = self.stuck.lock();
+        let before = stuck.remove(&region);
+        let there = ended.is_some() || before.is_some();
+        let retention = |rail: usize| Some(self.adapters.all().get(rail)?.pd.context().retention().clone());
+        let ended = ended.into_iter().flatten().filter_map(|(rail, ended)| Some((retention(rail)?, ended)));
+        let mut all = before.unwrap_or_default();
+        for (retention, _) in &all {
+            retention.sweep();
         }
+        all.extend(ended);
+        all.retain(|(retention, not_freed)| retention.holds(not_freed.ticket));
+        let Some((_, first)) = all.first().cloned() else { return Ok(there) };
+        stuck.insert(region, all);
+        Err(first)
     }
 
     fn replace<T>(&self, change: impl FnOnce(&mut HashMap<RegionId, Arc<Mrs>>) -> T) -> T {
