@@ -21,8 +21,15 @@ const FACADE: &[&str] = &[
     "orbit-te-storage",
     "orbit-te-directory",
 ];
-const SIMULATION: &[&str] =
-    &["orbit-te-wire", "orbit-te-memory", "orbit-te-transport", "orbit-te-shm", "orbit-te-tcp", "orbit-te"];
+const SIMULATION: &[&str] = &[
+    "orbit-te-wire",
+    "orbit-te-memory",
+    "orbit-te-transport",
+    "orbit-te-shm",
+    "orbit-te-tcp",
+    "orbit-te-rdma",
+    "orbit-te",
+];
 /// What stands on the facade reaches transports through it alone; memory and wire are values that everybody shares.
 const APPLICATION: &[&str] = &["orbit-te-wire", "orbit-te-memory", "orbit-te"];
 

@@ -95,6 +95,11 @@ impl Grant {
         self.gate.count()
     }
 
+    /// Whether memory may be touched under it now, by requests or by a peer itself.
+    fn is_used(&self) -> bool {
+        self.gate.count() > 0 || self.gate.holds() > 0
+    }
+
     /// Until when it may be used, from `now` on; none: without end.
     pub fn expires_in(&self, now: Instant) -> Option<Duration> {
         let expires_ns = self.expires_ns.load(Ordering::Acquire);
@@ -277,7 +282,7 @@ impl Grants {
         holder.change(|table| {
             // Those that are over stay for a while, so that a late request is told why it is refused; not without end.
             if over >= most.min(OVER_KEPT) {
-                table.retain(|_, grant| !grant.is_over(now));
+                table.retain(|_, grant| !grant.is_over(now) || grant.is_used());
             }
             table.insert(grant.key, grant.clone());
         });
@@ -291,10 +296,10 @@ impl Grants {
         Err(refusal)
     }
 
-    /// All grants that are not over, or under which requests are under way; in the order in which they were given.
+    /// All grants that are not over, under which requests are under way, or by which a peer still reaches memory by itself; in the order in which they were given.
     pub fn list(&self, now: Instant) -> Vec<Arc<Grant>> {
         let mut all: Vec<_> = self.holders().iter().flat_map(|holder| values(holder)).collect();
-        all.retain(|grant| !grant.is_over(now) || grant.leases() > 0);
+        all.retain(|grant| !grant.is_over(now) || grant.is_used());
         all.sort_unstable_by_key(|grant| grant.id);
         all
     }

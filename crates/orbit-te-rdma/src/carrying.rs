@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::completion::Wc;
+use crate::connecting::LOOK;
 use crate::cut::{CutLimits, Range, Whole, Work, cut, cut_whole};
 use crate::entry::{Entries, Entry, Open, Shown, shown};
 use crate::error::VerbsError;
@@ -148,12 +149,16 @@ impl RdmaTransport {
             match self.chain_for(id, now) {
                 Chained::Nothing => break,
                 Chained::NoRoom => full += 1,
-                Chained::Posted => any = true,
+                Chained::Posted | Chained::Partly => any = true,
                 Chained::Failed(errno) => {
                     self.post_failed(id, errno, now);
                     return true;
                 }
             }
+        }
+        if any {
+            // A CQE may never come.
+            self.wake_by(now + LOOK);
         }
         // Where all lanes are full, a CQE makes room.
         if full < width {
@@ -273,7 +278,11 @@ impl RdmaTransport {
         if chain.len() == 0 {
             return Chained::Nothing;
         }
-        post(chain, qp, queue, (ops, ready), befores)
+        let done = post(chain, qp, queue, (ops, ready), befores);
+        if let Chained::Partly = done {
+            attempt.same_lane(next_lane);
+        }
+        done
     }
 
     /// Takes a CQE: the WRs that are over by it.
@@ -286,19 +295,25 @@ impl RdmaTransport {
         };
         lane.progress = now;
         let (link, attempt, ends) = (lane.link, lane.attempt, !matches!(lane.stage, Stage::Live));
-        // A WR that failed is the last of them, and is looked at for itself.
-        let upto = if failed.is_some() { name.number } else { name.number.wrapping_add(1) };
-        let mut odd = std::mem::take(&mut self.odd);
-        for some in lane.queue.take_before(upto) {
-            self.ops.moved(some, &mut odd);
+        // One that was flushed proves nothing of those before it: the CQE of the first that failed may have been lost.
+        let was_flushed = failed.is_some_and(|failed| failed.status.kind() == Kind::Flushed);
+        if !was_flushed {
+            // Those before it are done. One that failed is looked at for itself.
+            let upto = if failed.is_some() { name.number } else { name.number.wrapping_add(1) };
+            let mut odd = std::mem::take(&mut self.odd);
+            for some in lane.queue.take_before(upto) {
+                self.ops.moved(some, &mut odd);
+            }
+            odd.drain(..).for_each(|slot| self.end_if_over(slot, now));
+            self.odd = odd;
         }
-        odd.drain(..).for_each(|slot| self.end_if_over(slot, now));
-        self.odd = odd;
         if let Some(failed) = failed {
-            let this = self.lanes.of(name).and_then(|lane| lane.queue.pop());
             let code = failed.status.op_error().unwrap_or(OpErrorCode::LinkBroken);
-            if let Some((_, posted)) = this.filter(|(number, _)| *number == name.number) {
+            while let Some((number, posted)) = self.lanes.of(name).and_then(|lane| lane.queue.pop()) {
                 self.settle(posted, Err(OpError::new(code)), now);
+                if number == name.number {
+                    break;
+                }
             }
         }
         match failed {
@@ -461,7 +476,11 @@ pub(crate) fn post(
     }
     let may_pass = matches!(errno, libc::ENOMEM | libc::EAGAIN);
     // A device that has no room has WRs under way, whose CQEs make some.
-    if may_pass && !queue.is_empty() { Chained::Posted } else { Chained::Failed(errno) }
+    match may_pass && !queue.is_empty() {
+        true if posted > 0 => Chained::Partly,
+        true => Chained::Posted,
+        false => Chained::Failed(errno),
+    }
 }
 
 /// What became of a chain.
@@ -470,8 +489,10 @@ pub(crate) enum Chained {
     Nothing,
     /// The lane is full.
     NoRoom,
-    /// It was posted, or a part of it.
+    /// It was posted, or nothing of it, as the device has no room now.
     Posted,
+    /// A part of it was. The last of that is not signalled: what goes to this lane next tells of its end.
+    Partly,
     /// The device refused it.
     Failed(i32),
 }

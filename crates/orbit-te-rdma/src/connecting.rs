@@ -24,7 +24,7 @@ const FLUSH: Duration = Duration::from_millis(200);
 /// How often a QP that could not be destroyed is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 /// How often links are looked at whose QPs may have gone silent.
-const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// Bytes of a write that travel inside of its WR, where the device can: it then reads no memory for them. Each WR of a QP takes so much more memory.
 const INLINE: u32 = 220;

@@ -179,3 +179,179 @@ fn advance(at: &mut Cut, bytes: u64, left_of_piece: u64) {
         at.within += bytes;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Open;
+    use crate::memory::LocalKeys;
+    use crate::ops::OpTable;
+    use crate::sys::RANGES;
+    use orbit_te_memory::{Access, LocalKey, LocalSpan, RemoteKey};
+    use orbit_te_transport::{LinkId, OpKind, Pieces, Priority, RemoteSpan, Token, Verify};
+    use orbit_te_wire::Piece;
+    use orbit_te_wire::rdma::RailKeys;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    const HERE: u64 = 0x7100_0000_1000;
+    const THERE: u64 = 0x7200_0000_2000;
+
+    /// A region at one side: its length, and how much of it a key opens.
+    #[derive(Debug, Clone, Copy)]
+    struct Side {
+        length: u64,
+        part: u64,
+    }
+
+    impl Side {
+        fn keys(self, first: u32) -> Vec<u32> {
+            (0..self.length.div_ceil(self.part) as u32).map(|number| first + number).collect()
+        }
+    }
+
+    fn side() -> impl Strategy<Value = Side> {
+        (1u64..4_000).prop_flat_map(|length| {
+            let part = prop_oneof![Just(length), 1..=length, Just(1u64)];
+            part.prop_map(move |part| Side { length, part })
+        })
+    }
+
+    /// Runs of bytes: where here, where at the peer, and how many. Some go on where the one before ended, at one of the sides or both.
+    fn runs(here: Side, there: Side) -> impl Strategy<Value = Vec<(u64, u64, u64)>> {
+        let run = (any::<u64>(), any::<u64>(), 1u64..400, any::<bool>(), any::<bool>());
+        vec(run, 1..24).prop_map(move |drawn| {
+            let mut runs: Vec<(u64, u64, u64)> = Vec::new();
+            for (at, to, wanted, goes_on_here, goes_on_there) in drawn {
+                let (mut from, mut to) = (at % here.length, to % there.length);
+                if let Some((here_before, there_before, length)) = runs.last() {
+                    let (after, after_there) = (here_before + length, there_before + length);
+                    from = if goes_on_here && after < here.length { after } else { from };
+                    to = if goes_on_there && after_there < there.length { after_there } else { to };
+                }
+                runs.push((from, to, wanted.min(here.length - from).min(there.length - to)));
+            }
+            runs
+        })
+    }
+
+    /// One op: its sides, its runs, and whether it is a list where it has only one.
+    fn case() -> impl Strategy<Value = (Side, Side, Vec<(u64, u64, u64)>, bool)> {
+        (side(), side())
+            .prop_flat_map(|(here, there)| (Just(here), Just(there), runs(here, there), any::<bool>()))
+    }
+
+    /// The next WR. Between regions with one key each both ways must give the same.
+    fn one_wr(
+        state: &mut OpState,
+        here: &LocalKeys,
+        there: &Open,
+        limits: CutLimits,
+        ranges: &mut [Range],
+    ) -> Work {
+        let before = state.cut;
+        let reach = (there.keys.base, |offset| there.at(offset));
+        let work = cut(state, |address| here.at(address), reach, limits, ranges).unwrap();
+        if let (Some((base, here_bytes, lkey)), [rkey]) = (here.single(), &there.keys.rkeys[..]) {
+            let whole = Whole {
+                here: base,
+                here_bytes,
+                lkey,
+                there: there.keys.base,
+                there_bytes: there.length,
+                rkey: *rkey,
+            };
+            let (after, mut same) = (state.cut, [Range::default(); RANGES]);
+            state.cut = before;
+            let room = ranges.len();
+            assert_eq!(cut_whole(state, &whole, limits, &mut same[..room]), Some(work));
+            assert_eq!((state.cut.bytes, &same[..work.ranges]), (after.bytes, &ranges[..work.ranges]));
+            // Of an op without pieces one of them does not count those.
+            state.cut = after;
+        }
+        work
+    }
+
+    fn limits() -> impl Strategy<Value = CutLimits> {
+        (1u32..900, 1usize..=RANGES).prop_map(|(bytes, ranges)| CutLimits { bytes, ranges, inline: 0 })
+    }
+
+    proptest! {
+        /// Each byte goes once, in order, by the keys of its part at both sides, in WRs that are no shorter than they must be; and what was cut
+        /// and put back is cut the same way again.
+        #[test]
+        fn every_byte_is_moved_once_and_in_order(
+            (here, there, runs, list) in case(),
+            limits in limits(),
+            room in 1usize..=RANGES,
+            put_back in vec(0usize..6, 64),
+        ) {
+            let one = (runs.len() == 1).then(|| runs[0]).filter(|_| !list);
+            let local: Vec<u64> = runs.iter().map(|(at, _, _)| HERE + at).collect();
+            let remote: Vec<Piece> = runs.iter().map(|(_, to, length)| Piece::new(*to, *length)).collect();
+            let length = runs.iter().map(|(_, _, length)| length).sum();
+            let op = Op {
+                kind: OpKind::Read,
+                link: LinkId { slot: 0, generation: 0 },
+                local: LocalSpan { address: local[0], length, key: LocalKey::default() },
+                remote: RemoteSpan { offset: runs[0].1, key: RemoteKey::default() },
+                pieces: Pieces::new(&local, &remote).filter(|_| one.is_none()),
+                token: Token(0),
+                priority: Priority::Normal,
+                verify: Verify::Off,
+            };
+            let mut table = OpTable::new(1);
+            let slot = table.insert(&op).unwrap();
+            let state = table.get_mut(slot).unwrap();
+            let ours = LocalKeys::of((HERE, here.length), here.part, here.keys(1_000));
+            let keys = RailKeys { rail: 0, base: THERE, part_bytes: there.part, rkeys: there.keys(90_000) };
+            let open = Open { keys, length: there.length, access: Access::all(), expires: None };
+            let bytes: Vec<(u64, u64)> = runs
+                .iter()
+                .flat_map(|(at, to, length)| (0..*length).map(move |byte| (at + byte, to + byte)))
+                .collect();
+            let most = limits.ranges.min(room);
+            let mut ranges = [Range::default(); RANGES];
+            let mut next = 0;
+            let mut put_back = put_back.into_iter();
+            while state.left() > 0 {
+                let before = state.cut;
+                let work = one_wr(state, &ours, &open, limits, &mut ranges[..room]);
+                let made = (work, ranges);
+                // As when a chain is posted in part: the last of its WRs go back, the first of them is where the op is then.
+                let more = put_back.next().unwrap_or(0);
+                for _ in 0..more {
+                    if state.left() > 0 {
+                        one_wr(state, &ours, &open, limits, &mut ranges[..room]);
+                    }
+                }
+                if more > 0 {
+                    state.cut = before;
+                    let again = one_wr(state, &ours, &open, limits, &mut ranges[..room]);
+                    prop_assert_eq!((again, ranges[..work.ranges].to_vec()), (work, made.1[..work.ranges].to_vec()));
+                }
+                prop_assert!(work.bytes > 0 && work.bytes <= limits.bytes);
+                prop_assert!(work.ranges > 0 && work.ranges <= most);
+                let mut at = 0;
+                for range in &ranges[..work.ranges] {
+                    prop_assert!(range.bytes > 0);
+                    for byte in 0..u64::from(range.bytes) {
+                        let (from, to) = bytes[next];
+                        prop_assert_eq!(range.address + byte, HERE + from);
+                        prop_assert_eq!(work.remote + at, THERE + to);
+                        prop_assert_eq!(u64::from(range.lkey), 1_000 + from / here.part);
+                        prop_assert_eq!(u64::from(work.rkey), 90_000 + to / there.part);
+                        (next, at) = (next + 1, at + 1);
+                    }
+                }
+                prop_assert_eq!(u64::from(work.bytes), at);
+                prop_assert_eq!(state.left(), (bytes.len() - next) as u64);
+                // It ends where it must, and not before.
+                let (_, last) = bytes[next - 1];
+                let goes_on = bytes.get(next).is_some_and(|(_, to)| *to == last + 1 && to / there.part == last / there.part);
+                prop_assert!(!goes_on || work.bytes == limits.bytes || work.ranges == most, "{:?}", work);
+            }
+            prop_assert_eq!(next, bytes.len());
+        }
+    }
+}

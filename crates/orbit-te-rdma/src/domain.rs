@@ -94,15 +94,14 @@ impl Domain for RdmaDomain {
     }
 
     fn renew(&self, region: &Region, _key: LocalKey) -> Result<(), MemoryError> {
-        if self.registrations.get(region.id()).is_none() {
-            return Ok(());
+        match self.registrations.remove(region.id()).map_err(retained)? {
+            true => self.add(region),
+            false => Ok(()),
         }
-        self.registrations.remove(region.id()).map_err(retained)?;
-        self.add(region)
     }
 
     fn deregister(&self, region: &Region, _key: LocalKey) -> Result<(), MemoryError> {
-        self.registrations.remove(region.id()).map_err(retained)
+        self.registrations.remove(region.id()).map(drop).map_err(retained)
     }
 
     fn import(&self, descriptor: &RegionDescriptor) -> Result<RemoteKey, MemoryError> {

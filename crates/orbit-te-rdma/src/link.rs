@@ -72,6 +72,11 @@ impl Attempt {
         self.lanes.get(*last).copied()
     }
 
+    /// The lane that had its turn has the next one as well.
+    pub(crate) fn same_lane(&self, last: &mut usize) {
+        *last = last.checked_sub(1).unwrap_or(self.lanes.len().saturating_sub(1));
+    }
+
     /// Its QPs, as the peer is told.
     pub(crate) fn array(&self) -> QueueArray {
         QueueArray { rail: self.rail, queues: self.queues.clone() }

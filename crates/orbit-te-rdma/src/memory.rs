@@ -17,6 +17,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Shorter regions are pinned sooner than a thread is made.
+const APART: u64 = 1 << 20;
+
 /// The keys by which a rail of this side reaches a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalKeys {
@@ -33,6 +36,12 @@ impl LocalKeys {
             [lkey] => Some((self.base, self.length, lkey)),
             _ => None,
         }
+    }
+
+    /// Keys that a test makes up: where the region is and how long, and how much of it each opens.
+    #[cfg(test)]
+    pub(crate) fn of((base, length): (u64, u64), part_bytes: u64, lkeys: Vec<u32>) -> LocalKeys {
+        LocalKeys { base, length, part_bytes, lkeys }
     }
 
     /// The key for the byte at an address, and how many bytes from there on it reaches.
@@ -75,7 +84,8 @@ pub(crate) struct Mrs {
 }
 
 impl Mrs {
-    /// Registers a region on all rails but those that are lost, each by a thread of its own where there are several. All or nothing.
+    /// Registers a region on all rails but those that are lost, each by a thread of its own where there are several and much is to be pinned.
+    /// All or nothing.
     pub(crate) fn register(adapters: &Adapters, region: &Region, access: Access) -> Result<Mrs, VerbsError> {
         let flags = flags(region.access(), access);
         let one = |adapter: &Adapter| {
@@ -88,8 +98,8 @@ impl Mrs {
                 if adapter.is_lost() { Ok(OnRail::none()) } else { Err(error) }
             })
         };
-        let rails = match adapters.all() {
-            [only] => vec![one(only)],
+        let rails: Vec<_> = match adapters.all() {
+            few if few.len() < 2 || region.len() < APART => few.iter().map(one).collect(),
             several => std::thread::scope(|scope| {
                 let threads: Vec<_> =
                     several.iter().map(|adapter| scope.spawn(move || one(adapter))).collect();
@@ -221,20 +231,21 @@ impl Registrations {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Ends a region's registration. Its keys are dead when this returns, but for what could not be deregistered, which is retained and tried
-    /// again when this is called again.
-    pub(crate) fn remove(&self, region: RegionId) -> Result<(), NotFreed> {
+    /// Ends a region's registration; whether there was one. An error as long as keys of it may still work: what could not be deregistered
+    /// is retained, and tried again by the next call.
+    pub(crate) fn remove(&self, region: RegionId) -> Result<bool, NotFreed> {
         let removed = self.replace(|table| table.remove(&region));
         self.epoch.fetch_add(1, Ordering::AcqRel);
         // Without the lock: freeing may drop memory, whose owner has code of his own.
         let mut stuck = self.stuck.lock().remove(&region).unwrap_or_default();
+        let there = removed.is_some() || !stuck.is_empty();
         stuck.retain(Stuck::stays);
         // Whoever looks it up holds it for no longer than that takes.
         if let Some(mrs) = removed.map(unshared) {
             stuck.extend(mrs.deregister(&self.adapters));
         }
         match stuck.first().map(|first| first.why) {
-            None => Ok(()),
+            None => Ok(there),
             Some(why) => {
                 self.stuck.lock().insert(region, stuck);
                 Err(why)

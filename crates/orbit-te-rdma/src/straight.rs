@@ -4,6 +4,7 @@
 //! One look at the link and at the keys serves all that follow each other between the same two regions, so that an op of a batch costs little.
 
 use crate::carrying::{Chained, Pair, post};
+use crate::connecting::LOOK;
 use crate::cut::{CutLimits, Range};
 use crate::entry::Open;
 use crate::lane::{Lane, WrName};
@@ -97,16 +98,19 @@ impl RdmaTransport {
             }
             taken += chain.len();
             // None was cut before.
-            if let Chained::Failed(errno) = post(chain, qp, queue, (ops, ready), &[Cut::default(); CHAIN]) {
-                failed = Some(errno);
+            match post(chain, qp, queue, (ops, ready), &[Cut::default(); CHAIN]) {
+                Chained::Failed(errno) => failed = Some(errno),
+                Chained::Partly => attempt.same_lane(next_lane),
+                Chained::Posted | Chained::NoRoom | Chained::Nothing => {}
             }
             if !ready.is_empty() {
                 break;
             }
         }
         if taken > 0 {
-            // What was not posted waits with the others.
+            // What was not posted waits with the others; and a CQE may never come.
             self.activate(id);
+            self.wake_by(now + LOOK);
         }
         if let Some(errno) = failed {
             self.post_failed(id, errno, now);

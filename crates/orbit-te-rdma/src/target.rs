@@ -18,7 +18,7 @@ use orbit_te_transport::{Arm, Counterpart, Say, TransportError};
 use orbit_te_wire::rdma::{Address, Body, CloseCode, Features, KeyRefusal, KeySet, Message};
 use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId, SessionId, Status};
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -45,7 +45,8 @@ pub struct RdmaTarget {
     /// Regions and grants that ended, as far as they are not dealt with yet.
     recalled: Mutex<Vec<Recalled>>,
     sessions: Mutex<HashMap<SessionId, Session>>,
-    state: Mutex<HashMap<SessionId, Guest>>,
+    /// In an order, so that what is said to several is said in the same order each time.
+    state: Mutex<BTreeMap<SessionId, Guest>>,
 }
 
 /// What is known of a session without looking at its connection.
@@ -106,7 +107,7 @@ impl RdmaTarget {
     }
 
     /// Reads what has happened to the rails, and does what follows from it; whether there was anything.
-    fn react(&self, state: &mut HashMap<SessionId, Guest>, now: Instant) -> bool {
+    fn react(&self, state: &mut BTreeMap<SessionId, Guest>, now: Instant) -> bool {
         let mut reader = self.reader.lock();
         if !self.adapters.notices().any_for(&reader) {
             return false;
@@ -133,7 +134,7 @@ impl RdmaTarget {
         let _ = self.kick.write(1);
     }
 
-    fn take(&self, state: &mut HashMap<SessionId, Guest>, id: SessionId, message: Message, now: Instant) {
+    fn take(&self, state: &mut BTreeMap<SessionId, Guest>, id: SessionId, message: Message, now: Instant) {
         let Some((peer, say)) = self.sessions.lock().get_mut(&id).map(|session| {
             session.waiting = session.waiting.saturating_sub(1);
             (session.peer, session.say.clone())

@@ -11,6 +11,7 @@ use crate::host;
 use crate::model::{Area, Listed, Memory, Moving, Notifying, Opened, Opening, Revoking, Slot, pattern};
 use crate::net::Shared;
 use crate::plant::Plant;
+use crate::rdma::Met;
 use crate::sys;
 use fastrand::Rng;
 use orbit_te::simulation::Process;
@@ -31,6 +32,8 @@ pub struct Counts {
     pub succeeded: u64,
     /// Of those, the ones whose bytes went by a route of one host.
     pub same_host: u64,
+    /// Of those, the ones whose bytes went by RDMA.
+    pub rdma: u64,
     /// Of them, those that failed, in whatever way.
     pub failed: u64,
     /// Requests that were tried again, on the same route or another.
@@ -49,6 +52,8 @@ pub struct Counts {
     pub revoked: u64,
     /// Crashes, shutdowns, stalls, and cuts of what meets on one host.
     pub disturbances: u64,
+    /// Faults of RDMA devices that were met.
+    pub rdma_faults: Met,
 }
 
 impl Counts {
@@ -58,6 +63,7 @@ impl Counts {
             transfers,
             succeeded,
             same_host,
+            rdma,
             failed,
             retried,
             lists,
@@ -67,11 +73,14 @@ impl Counts {
             withdrawn,
             revoked,
             disturbances,
+            rdma_faults,
         } = other;
         self.transfers += transfers;
         self.succeeded += succeeded;
         self.failed += failed;
         self.same_host += same_host;
+        self.rdma += rdma;
+        self.rdma_faults.iter_mut().zip(rdma_faults).for_each(|(sum, more)| *sum += more);
         self.retried += retried;
         self.lists += lists;
         self.damaged += damaged;
@@ -88,7 +97,7 @@ pub(crate) struct App {
     pub(crate) quiet: bool,
     /// For how long each life has stood still.
     pub(crate) stalled_ns: BTreeMap<usize, u64>,
-    bound_ns: u64,
+    pub(crate) bound_ns: u64,
     rng: Rng,
     net: Shared,
     memories: Vec<Memory>,

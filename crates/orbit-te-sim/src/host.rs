@@ -11,6 +11,7 @@ use crate::watch::Watched;
 use orbit_te::simulation::{Materials, Process};
 use orbit_te::{Config, MemoryError, Notifications, Region};
 use orbit_te_memory::{Domain, KindSet, LocalKey, Registry, RemoteKey};
+use orbit_te_rdma::{RdmaDomain, RdmaTarget, RdmaTransport};
 use orbit_te_shm::{Door, ShmDomain, ShmTransport, Way};
 use orbit_te_tcp::{Identity, Incoming, TcpDomain, TcpTransport};
 use orbit_te_transport::{Arm, Counterpart, Progress, Transport};
@@ -58,16 +59,24 @@ pub(crate) struct Host {
     net: Shared,
     server: TcpTransport<SimNet>,
     door: Option<Arc<Door>>,
+    counterparts: Vec<Arc<dyn Counterpart>>,
     hellos: Vec<(SimStream, Vec<u8>)>,
     progress: Progress,
+    rdma_ops: u32,
     process: Process,
     /// Dropped last: what the engine drops may still want to be in it.
     runtime: Runtime,
 }
 
 impl Host {
-    /// A new life at an address.
-    pub(crate) fn start(net: &Shared, life: usize, address: SocketAddr, config: &Config) -> Host {
+    /// A new life at an address, with so many ops at most on its RDMA devices if it has any.
+    pub(crate) fn start(
+        net: &Shared,
+        life: usize,
+        address: SocketAddr,
+        config: &Config,
+        rdma: Option<(RdmaDomain, u32)>,
+    ) -> Host {
         let runtime = Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -94,9 +103,20 @@ impl Host {
             let transport = ShmTransport::new(shm, way).expect("an event queue");
             transports.push(Box::new(Watched::new(transport, net, life)));
         }
+        if let Some((rdma, _)) = &rdma {
+            let transport = RdmaTransport::new(rdma, identity.incarnation).expect("an event queue");
+            transports.push(Box::new(Watched::new(transport, net, life)));
+            domains.push(Arc::new(rdma.clone()));
+        }
         transports.push(Box::new(Watched::new(transport(Side::Asking), net, life)));
         domains.push(Arc::new(Refusing { net: net.clone() }));
         let door = config.shm.clone().map(|shm| Door::open(shm, &registry).expect("a door"));
+        let mut counterparts: Vec<Arc<dyn Counterpart>> =
+            door.iter().map(|door| door.clone() as Arc<dyn Counterpart>).collect();
+        if let Some((rdma, _)) = &rdma {
+            counterparts
+                .push(RdmaTarget::new(rdma, &registry, identity.incarnation).expect("an event queue"));
+        }
         let entered = runtime.enter();
         let process = Process::new(Materials {
             config: config.clone(),
@@ -105,7 +125,7 @@ impl Host {
             domains,
             addresses: vec![address],
             transports,
-            counterparts: door.iter().map(|door| door.clone() as Arc<dyn Counterpart>).collect(),
+            counterparts: counterparts.clone(),
             world: Arc::new(SimWorld { net: net.clone(), life }),
         })
         .expect("descriptors for a process");
@@ -122,6 +142,8 @@ impl Host {
             net: net.clone(),
             server,
             door,
+            counterparts,
+            rdma_ops: rdma.map_or(0, |(_, ops)| ops),
             hellos: Vec::new(),
             progress: Progress::with_capacity(16),
             process,
@@ -134,7 +156,8 @@ impl Host {
         let Host {
             net,
             server,
-            door,
+            counterparts,
+            rdma_ops,
             hellos,
             progress,
             process,
@@ -155,7 +178,7 @@ impl Host {
             let mut turn = Turn {
                 net,
                 server,
-                door: door.as_deref(),
+                counterparts,
                 hellos,
                 progress,
                 process,
@@ -176,7 +199,7 @@ impl Host {
         let under_way = process.under_way() + if process.under_way() > 0 { more } else { 0 };
         queues::check(*life, "transfers", under_way, config.queued_transfers, &mut net.report);
         let ops = net.live.get(life).map_or(0, |live| live.len());
-        let others = config.shm.as_ref().map_or(0, |shm| 2 * shm.max_ops);
+        let others = config.shm.as_ref().map_or(0, |shm| 2 * shm.max_ops) + *rdma_ops;
         queues::check(*life, "ops", ops, (config.tcp.max_ops + others) as usize, &mut net.report);
     }
 
@@ -200,7 +223,7 @@ impl Host {
 struct Turn<'a> {
     net: &'a Shared,
     server: &'a mut TcpTransport<SimNet>,
-    door: Option<&'a Door>,
+    counterparts: &'a [Arc<dyn Counterpart>],
     hellos: &'a mut Vec<(SimStream, Vec<u8>)>,
     progress: &'a mut Progress,
     process: &'a Process,
@@ -239,7 +262,7 @@ impl Turn<'_> {
             }
             Ending::Begun { close_at_ns } if self.process.is_idle() || now_ns >= close_at_ns => {
                 self.process.close();
-                self.door.inspect(|door| door.close());
+                self.counterparts.iter().for_each(|one| one.close());
                 Ending::Closed
             }
             Ending::Closed if self.process.is_idle() => Ending::Over,
@@ -258,7 +281,9 @@ impl Turn<'_> {
             any |= self.process.serve(self.server, self.now);
             self.progress.clear();
             any |= self.server.poll(self.now, 16, self.progress);
-            any |= self.door.is_some_and(|door| door.poll(self.now));
+            for counterpart in self.counterparts {
+                any |= counterpart.poll(self.now);
+            }
             let (stepped, worker) = self.process.step();
             let server = match self.server.arm(self.now) {
                 Arm::Ready => Some(self.now),

@@ -4,7 +4,7 @@
 #![deny(unsafe_code)]
 
 use clap::Parser;
-use orbit_te_sim::{Counts, Options, Outcome, run};
+use orbit_te_sim::{Counts, Options, Outcome, RDMA_FAULTS, run};
 use serde_json::json;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,18 +25,34 @@ struct Args {
     /// From one seed to the next.
     #[arg(long, default_value_t = 1)]
     stride: u64,
+    /// With or without RDMA devices in all runs, instead of in those whose seed has it so.
+    #[arg(long, value_name = "BOOL")]
+    rdma: Option<bool>,
     /// Print how each seed ended.
     #[arg(long)]
     each: bool,
+    /// Print what the engines log, to this filter: "debug", or "orbit_te_rdma=debug".
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(filter) = args.log.as_deref() {
+        // The time of the system says nothing about a run.
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .without_time()
+            .with_ansi(false)
+            .with_writer(std::io::stderr)
+            .init();
+    }
+    let options = Options { rdma: args.rdma, ..Options::default() };
     let mut failed = false;
     let (mut seeds, mut sum) = (0, Counts::default());
     for k in 0..args.seeds {
         let seed = args.from + k * args.stride;
-        match catch_unwind(AssertUnwindSafe(|| run(seed, &Options::default()))) {
+        match catch_unwind(AssertUnwindSafe(|| run(seed, &options))) {
             Err(_) => {
                 failed = true;
                 say(&json!({ "seed": seed, "violations": ["it panicked; the words are on stderr"] }));
@@ -76,6 +92,8 @@ fn of_sum(seeds: u64, sum: &Counts) -> serde_json::Value {
         "transfers": sum.transfers,
         "succeeded": sum.succeeded,
         "same_host": sum.same_host,
+        "rdma": sum.rdma,
+        "rdma_faults": RDMA_FAULTS.iter().zip(sum.rdma_faults).collect::<std::collections::BTreeMap<_, _>>(),
         "retried": sum.retried,
         "failed": sum.failed,
         "lists": sum.lists,

@@ -1,5 +1,5 @@
-//! Planted faults of the engine, one of each class that a checker is for. Rule: each breaks one promise, once, at the boundary
-//! of the engine; the engine itself has no hook for it.
+//! Planted faults of the engine, one of each class that a checker is for. Rule: each breaks one promise, once (a fence: always), at the
+//! boundary of the engine; the engine itself has no hook for it.
 
 /// A fault to be planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,11 +32,13 @@ pub enum Plant {
     OverfullQueue,
     /// A handle of an engine is never dropped.
     LostEngine,
+    /// The transport says of every write that nothing of it can land any more.
+    FencedAnyhow,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 14] = [
+    pub const ALL: [Plant; 15] = [
         Plant::DoubleCompletion,
         Plant::LostLease,
         Plant::EarlyCompletion,
@@ -51,5 +53,6 @@ impl Plant {
         Plant::ShutDownTooSoon,
         Plant::OverfullQueue,
         Plant::LostEngine,
+        Plant::FencedAnyhow,
     ];
 }

@@ -2,11 +2,12 @@
 //! due, and everything due then happens in one order.
 
 use crate::app::{App, Counts};
-use crate::check::{Checker, Violation, ends, left};
-use crate::faults::Faults;
+use crate::check::{Checker, Report, Violation, ends, left};
+use crate::faults::{Faults, RdmaFaults};
 use crate::host::{Ending, Host};
 use crate::net::{Net, Shared};
 use crate::plant::Plant;
+use crate::rdma::Fabric;
 use fastrand::Rng;
 use orbit_te::{Config, ShmConfig, SocketFolder, TcpConfig};
 use orbit_te_wire::Limits;
@@ -31,6 +32,8 @@ pub struct Options {
     pub faults: Option<Faults>,
     /// A fault of the engine to plant.
     pub plant: Option<Plant>,
+    /// Whether the processes have RDMA devices; none: the seed decides. All else of a run without is as it was before there were any.
+    pub rdma: Option<bool>,
 }
 
 /// How a run ended.
@@ -54,14 +57,29 @@ pub struct Outcome {
 pub fn run(seed: u64, options: &Options) -> Outcome {
     let mut rng = Rng::with_seed(seed);
     let swarm = Faults::swarm(&mut rng);
-    let faults = options.faults.unwrap_or(swarm);
-    let config = config(&mut rng);
+    // Drawn apart, so that a run without RDMA is what it was.
+    let mut own = Rng::with_seed(seed ^ u64::from_le_bytes(*b"rdma-sim"));
+    let with_rdma = own.bool();
+    let rdma_faults = RdmaFaults::swarm(&mut own);
+    let with_rdma = options.rdma.unwrap_or(with_rdma);
+    let faults =
+        options.faults.unwrap_or(if with_rdma { Faults { rdma: rdma_faults, ..swarm } } else { swarm });
+    let mut config = config(&mut rng);
+    if with_rdma && own.u32(0..4) > 0 {
+        // The routes of one host come first.
+        config.shm = None;
+    }
     let net = Net::new(rng.fork(), faults, options.plant, config.tcp.keepalive.as_nanos() as u64);
     let app = App::new(net.clone(), rng.fork(), ends::bound_ns(&config.tcp));
-    let mut sim = Sim { net, app, config, faults, rng, places: Vec::new(), lives: 0 };
+    let mut sim = Sim { net, app, config, faults, rng, places: Vec::new(), lives: 0, fabric: None };
     for place in 0..sim.rng.u8(2..=4) {
         let address = SocketAddr::from(([10, 0, 0, 1 + place], 7_000));
         sim.places.push(Place { address, host: None, stalled_until: 0, start_at: Some(0) });
+    }
+    if with_rdma {
+        let fabric = Fabric::new(&sim.net, own.fork(), faults.rdma, sim.places.len());
+        sim.app.bound_ns += fabric.bound_ns();
+        sim.fabric = Some(fabric);
     }
     sim.run();
     let mut net = sim.net.lock();
@@ -76,7 +94,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     };
     let mut report = std::mem::take(&mut net.report);
     drop(net);
-    let net = sim.end();
+    let net = sim.end(&mut report, &mut outcome.counts);
     // A run that stops at a violation may leave anything.
     if report.found.is_empty() {
         left::check(&net, &mut report);
@@ -147,6 +165,7 @@ struct Sim {
     rng: Rng,
     places: Vec<Place>,
     lives: usize,
+    fabric: Option<Fabric>,
 }
 
 impl Sim {
@@ -158,6 +177,7 @@ impl Sim {
             let now_ns = self.next_due(next_fault);
             self.net.lock().set_now(now_ns);
             self.net.lock().run_events();
+            self.fabric.iter_mut().for_each(|fabric| fabric.run(now_ns));
             if next_fault.is_some_and(|at| at <= now_ns) {
                 self.disturb(now_ns);
                 next_fault = self.fault_after(now_ns);
@@ -165,6 +185,7 @@ impl Sim {
             self.restart(now_ns);
             self.turns(now_ns);
             self.bury(now_ns);
+            self.fabric.iter_mut().for_each(|fabric| fabric.after(now_ns));
             turns = if now_ns == last { turns + 1 } else { 0 };
             last = now_ns;
             let mut net = self.net.lock();
@@ -180,6 +201,9 @@ impl Sim {
                 next_fault = None;
             }
             if self.app.quiet && self.app.is_done() {
+                if quiet_since.is_none() {
+                    self.fabric.iter_mut().for_each(Fabric::calm);
+                }
                 let since = *quiet_since.get_or_insert(now_ns);
                 if now_ns >= since + SETTLE_NS {
                     return self.check_end();
@@ -199,7 +223,9 @@ impl Sim {
         let mut net = self.net.lock();
         let now_ns = net.now_ns;
         let woken = std::mem::take(&mut net.woken);
-        let mut next = net.next_event().into_iter().chain(next_fault).min().unwrap_or(u64::MAX);
+        let of_rdma = self.fabric.as_ref().and_then(Fabric::next_due);
+        let first = net.next_event().into_iter().chain(next_fault).chain(of_rdma).min();
+        let mut next = first.unwrap_or(u64::MAX);
         drop(net);
         for place in &mut self.places {
             next = next.min(place.start_at.unwrap_or(u64::MAX));
@@ -237,10 +263,13 @@ impl Sim {
     }
 
     fn restart(&mut self, now_ns: u64) {
-        for place in &mut self.places {
+        for (number, place) in self.places.iter_mut().enumerate() {
             if place.host.is_none() && place.start_at.is_some_and(|at| at <= now_ns) {
                 place.start_at = None;
-                let host = Host::start(&self.net, self.lives, place.address, &self.config);
+                let fabric = self.fabric.as_mut();
+                let rdma =
+                    fabric.and_then(|fabric| Some((fabric.open(number, self.lives)?, fabric.max_ops())));
+                let host = Host::start(&self.net, self.lives, place.address, &self.config, rdma);
                 host.enter(|process| self.app.begin(self.lives, process));
                 self.lives += 1;
                 place.host = Some(host);
@@ -269,7 +298,8 @@ impl Sim {
         } else if crash {
             self.net.lock().crash(life, silent);
             self.app.crashed(life);
-            place.host.take().into_iter().for_each(Host::vanish);
+            let host = place.host.take();
+            kill(&self.net, self.fabric.as_mut(), at, host);
             place.start_at = Some(now_ns + pause_ms * 1_000_000);
             place.stalled_until = 0;
         } else if shutdown {
@@ -287,11 +317,14 @@ impl Sim {
 
     /// Takes away processes whose engine was shut down.
     fn bury(&mut self, now_ns: u64) {
-        for place in &mut self.places {
+        for (number, place) in self.places.iter_mut().enumerate() {
             let Some(mut host) = place.host.take_if(|host| host.ending == Ending::Over) else { continue };
             let (life, app) = (host.life, &mut self.app);
             host.turn(now_ns, |process, notes| app.check_left(life, process, notes));
             drop(host);
+            let mut found = Report::default();
+            self.fabric.iter_mut().for_each(|fabric| fabric.settle(number, &mut found));
+            self.net.lock().report.found.append(&mut found.found);
             app.check_given_back(life);
             // What it had not even looked at.
             self.net.lock().crash(life, false);
@@ -301,8 +334,18 @@ impl Sim {
     }
 
     /// Takes everything away; what is left then of the network is kept by something that should be gone.
-    fn end(mut self) -> Weak<Mutex<Net>> {
-        self.places.iter_mut().filter_map(|place| place.host.take()).for_each(Host::vanish);
+    fn end(mut self, report: &mut Report, counts: &mut Counts) -> Weak<Mutex<Net>> {
+        for (number, place) in self.places.iter_mut().enumerate() {
+            let host = place.host.take();
+            kill(&self.net, self.fabric.as_mut(), number, host);
+        }
+        // It has the handles of regions.
+        drop(self.app);
+        if let Some(mut fabric) = self.fabric.take() {
+            fabric.check_end(report);
+            counts.rdma_faults = fabric.met();
+        }
+        report.found.append(&mut self.net.lock().report.found);
         Arc::downgrade(&self.net)
     }
 
@@ -316,4 +359,13 @@ impl Sim {
             host.turn(now_ns, |process, notes| app.check_end(life, process, notes));
         }
     }
+}
+
+/// Takes a process away in the middle of everything.
+fn kill(net: &Shared, fabric: Option<&mut Fabric>, place: usize, host: Option<Host>) {
+    let Some(host) = host else { return };
+    let Some(fabric) = fabric else { return host.vanish() };
+    let mut found = Report::default();
+    fabric.killed(place, || host.vanish(), &mut found);
+    net.lock().report.found.append(&mut found.found);
 }

@@ -47,6 +47,14 @@ impl<T> Watched<T> {
                 completions.remove(from);
             }
         }
+        let lies = net.plant == Some(Plant::FencedAnyhow);
+        for error in completions[from..].iter_mut().filter(|_| lies).filter_map(|c| c.result.as_mut().err()) {
+            error.code = match error.code {
+                OpErrorCode::CancelledUnfenced => OpErrorCode::Cancelled,
+                OpErrorCode::LinkBrokenUnfenced => OpErrorCode::LinkBroken,
+                other => other,
+            };
+        }
         let damaged = |c: &&mut Completion| c.result.is_err_and(|e| e.code == OpErrorCode::Checksum);
         if let Some(completion) = completions[from..].iter_mut().find(damaged) {
             let length = net.live.get(&self.life).and_then(|live| live.length(completion.token.0));

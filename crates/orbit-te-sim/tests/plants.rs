@@ -1,6 +1,6 @@
 //! A planted fault of each class, and the checker that catches it: a checker that finds nothing might be one that can't.
 
-use orbit_te_sim::{Checker, Faults, Options, Plant, run};
+use orbit_te_sim::{Checker, Faults, Options, Plant, RdmaFaults, run};
 
 fn caught(plant: Plant) -> &'static [Checker] {
     match plant {
@@ -15,6 +15,7 @@ fn caught(plant: Plant) -> &'static [Checker] {
         Plant::DamagePasses | Plant::OtherRange => &[Checker::Damage],
         Plant::OverfullQueue => &[Checker::Queues],
         Plant::LostEngine => &[Checker::Left],
+        Plant::FencedAnyhow => &[Checker::Bytes],
     }
 }
 
@@ -22,11 +23,18 @@ fn check(plant: Plant) {
     let faults = match plant {
         Plant::DamagePasses | Plant::OtherRange => Faults { damage: 0.1, ..Faults::NONE },
         Plant::ShutDownTooSoon => Faults { shutdowns: 2.0, delay_us: 20_000, ..Faults::NONE },
+        // Writes that land late, where nobody can be asked about them.
+        Plant::FencedAnyhow => {
+            let rdma =
+                RdmaFaults { strays: 1.0, stray_us: 400_000, slow_us: 500, queues: 8.0, ..RdmaFaults::NONE };
+            Faults { half_open: 0.5, stalls: 2.0, stall_ms: 1_500, rdma, ..Faults::NONE }
+        }
         _ => Faults::NONE,
     };
-    let options = Options { faults: Some(faults), plant: Some(plant) };
+    let rdma = Some(plant == Plant::FencedAnyhow);
+    let options = Options { faults: Some(faults), plant: Some(plant), rdma };
     // Not every seed comes to the place where a plant breaks something.
-    let found = (0..20).find_map(|seed| run(seed, &options).violations.first().cloned());
+    let found = (0..60).find_map(|seed| run(seed, &options).violations.first().cloned());
     let found = found.unwrap_or_else(|| panic!("{plant:?} was not caught"));
     assert!(caught(plant).contains(&found.checker), "{plant:?}: {found}");
 }

@@ -45,6 +45,8 @@ impl State {
 
     /// Ends at most so many WRs; gives how many.
     pub(super) fn run(&mut self, budget: u64) -> u64 {
+        self.ran_epoch = self.epoch;
+        self.land_strays();
         self.deliver_late();
         while let Some(qp) = self.waiting.pop() {
             self.ready.push_back(qp);
@@ -177,6 +179,8 @@ impl State {
         match wqe.opcode {
             ibv_wr_opcode::IBV_WR_RDMA_WRITE => {
                 let Some(there) = self.at_peer(peer, wqe) else { return Some(self.refuse(peer)) };
+                self.tell_touches((number, true), local, false);
+                self.tell_touches((peer, false), &[(there, wqe.length)], true);
                 self.write(number, wqe, local, there);
             }
             ibv_wr_opcode::IBV_WR_RDMA_READ => {
@@ -184,6 +188,8 @@ impl State {
                     return Some(self.refuse_request(peer));
                 }
                 let Some(mut there) = self.at_peer(peer, wqe) else { return Some(self.refuse(peer)) };
+                self.tell_touches((number, true), local, true);
+                self.tell_touches((peer, false), &[(there, wqe.length)], false);
                 if self.moves_bytes {
                     for &(to, length) in local {
                         copy(there, to, length);
@@ -225,11 +231,17 @@ impl State {
     /// Finds the memory of a WR's SGEs; whether all of it is open to the QP.
     #[inline]
     fn find_local(&self, number: u32, wqe: &Wqe, spans: &mut Vec<Span>) -> bool {
+        self.find_local_of(number, self.qps[number as usize].sq.done, wqe, spans)
+    }
+
+    /// As [`State::find_local`], of the WR of this number.
+    #[inline]
+    pub(super) fn find_local_of(&self, number: u32, at: u64, wqe: &Wqe, spans: &mut Vec<Span>) -> bool {
         let reading = wqe.opcode == ibv_wr_opcode::IBV_WR_RDMA_READ;
         let need = if reading { MrAccess::LOCAL_WRITE } else { MrAccess::empty() };
         spans.clear();
         let qp = &self.qps[number as usize];
-        wqe.inline || self.find(qp.sq.sges_of(qp.sq.done), qp.pd, need, spans)
+        wqe.inline || self.find(qp.sq.sges_of(at), qp.pd, need, spans)
     }
 
     #[inline]
@@ -244,7 +256,7 @@ impl State {
 
     /// Where the peer's bytes are, if they are open to the WR. A WR of no bytes needs no key.
     #[inline]
-    fn at_peer(&self, peer: u32, wqe: &Wqe) -> Option<u64> {
+    pub(super) fn at_peer(&self, peer: u32, wqe: &Wqe) -> Option<u64> {
         let need = match wqe.opcode {
             ibv_wr_opcode::IBV_WR_RDMA_READ => MrAccess::REMOTE_READ,
             _ => MrAccess::REMOTE_WRITE,
@@ -384,7 +396,7 @@ impl State {
     }
 
     /// The peer finds that its memory is not open: its QP fails too.
-    fn refuse(&mut self, peer: u32) -> u32 {
+    pub(super) fn refuse(&mut self, peer: u32) -> u32 {
         self.qp_event(peer, IBV_EVENT_QP_ACCESS_ERR);
         self.fail_qp(peer);
         IBV_WC_REM_ACCESS_ERR
@@ -451,6 +463,8 @@ impl State {
         if qp.state == QpState::Err {
             return;
         }
+        self.let_stray(number);
+        let qp = &mut self.qps[number as usize];
         qp.state = QpState::Err;
         (qp.retry_at, qp.rnr_at) = (None, None);
         let with_srq = qp.srq.is_some();

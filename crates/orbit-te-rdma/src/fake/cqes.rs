@@ -22,20 +22,26 @@ impl State {
     fn complete_as_planned(&mut self, cq: u32, cqe: Cqe) {
         let qp = &self.qps[cqe.qp as usize];
         let (device, number, life) = (DeviceId(qp.device), qp.number, qp.life);
-        let hit = self.plan.cqes.iter().find(|(place, _)| match *place {
-            Where::Everywhere => true,
-            Where::Device(one) => one == device,
-            Where::Qp(one, of) => one == device && of == number,
-        });
         let now = self.now();
-        let due = match hit.map(|(_, fault)| *fault) {
-            Some(CqeFault::Lost(share)) if self.rng.happens(share) => return,
-            Some(CqeFault::Late(least, most)) => {
-                let spread = most.saturating_sub(least).as_nanos() as u64;
-                now + least + std::time::Duration::from_nanos(self.rng.below(spread + 1))
+        let mut due = now;
+        for (place, fault) in &self.plan.cqes {
+            let hits = match *place {
+                Where::Everywhere => true,
+                Where::Device(one) => one == device,
+                Where::Qp(one, of) => one == device && of == number,
+            };
+            match *fault {
+                CqeFault::Lost(share) if hits && self.rng.happens(share) => {
+                    self.plan.met.lost += 1;
+                    return;
+                }
+                CqeFault::Late(least, most) if hits => {
+                    let spread = most.saturating_sub(least).as_nanos() as u64;
+                    due = due.max(now + least + std::time::Duration::from_nanos(self.rng.below(spread + 1)));
+                }
+                _ => {}
             }
-            _ => now,
-        };
+        }
         let qp = &mut self.qps[cqe.qp as usize];
         // Those of one QP stay in order.
         qp.late_until = qp.late_until.max(due);
@@ -43,6 +49,7 @@ impl State {
         if due <= now {
             return self.deliver(cq, cqe);
         }
+        self.plan.met.late += 1;
         self.late_seq += 1;
         self.late.push(Late { due, seq: self.late_seq, cq, life, cqe });
     }
@@ -70,9 +77,12 @@ impl State {
         if cq.broken {
             return;
         }
+        let context = cq.context;
         if !cq.ring.push(cqe) {
             return self.break_cq(number);
         }
+        self.told |= self.host_bit(context);
+        let cq = &mut self.cqs[number as usize];
         if cq.armed == Armed::No {
             return;
         }

@@ -22,13 +22,14 @@ pub(super) enum Element {
 
 impl State {
     /// An event for one context.
-    pub(super) fn event(&mut self, context: u32, event: Event) {
-        let context = &mut self.contexts[context as usize];
+    pub(super) fn event(&mut self, number: u32, event: Event) {
+        let context = &mut self.contexts[number as usize];
         if context.alive {
             context.events.push_back(event);
             if let Some(fd) = &context.fd {
                 fd.signal();
             }
+            self.told |= self.host_bit(number);
         }
     }
 

@@ -32,9 +32,12 @@ mod reach;
 mod rng;
 mod spec;
 mod state;
+mod stray;
 mod sys;
+mod virtual_time;
 
 pub use fabric::{Clock, Counts, FakeFabric, Mode};
 pub use inject::Carrier;
-pub use plan::{Call, CqeFault, When, Where};
+pub use plan::{Call, CqeFault, Met, When, Where};
 pub use spec::{DeviceId, DeviceSpec, GidSpec, Limits, PortSpec};
+pub use virtual_time::{Touch, Watcher};

@@ -2,6 +2,7 @@
 
 use super::rng::Rng;
 use super::spec::DeviceId;
+use super::stray::Strays;
 use crate::error::Errno;
 use crate::verb::Verb;
 use std::time::Duration;
@@ -50,6 +51,21 @@ pub enum CqeFault {
     Lost(u32),
 }
 
+/// How much of what was planned has happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Met {
+    /// Calls that were refused, or could not free what they were to free.
+    pub calls: u64,
+    /// Posts that took less than all of their chain.
+    pub short_posts: u64,
+    /// CQEs that came later.
+    pub late: u64,
+    /// CQEs that never came.
+    pub lost: u64,
+    /// WRITEs that landed after their QP had failed.
+    pub strays: u64,
+}
+
 struct Rule {
     /// `None` is any.
     verb: Option<Verb>,
@@ -72,6 +88,8 @@ pub(super) struct Plan {
     rules: Vec<Rule>,
     short: Vec<ShortPost>,
     pub(super) cqes: Vec<(Where, CqeFault)>,
+    pub(super) strays: Option<Strays>,
+    pub(super) met: Met,
     recording: bool,
     calls: Vec<Call>,
 }
@@ -103,6 +121,7 @@ impl Plan {
         self.rules.clear();
         self.short.clear();
         self.cqes.clear();
+        self.strays = None;
         self.active = self.recording;
     }
 
@@ -125,6 +144,7 @@ impl Plan {
                 failed = Some(rule.errno);
             }
         }
+        self.met.calls += u64::from(failed.is_some());
         if self.recording {
             self.calls.push(Call { verb, object, failed });
         }
@@ -141,6 +161,7 @@ impl Plan {
                 short = Some((rule.taken, rule.errno));
             }
         }
+        self.met.short_posts += u64::from(short.is_some());
         short
     }
 }

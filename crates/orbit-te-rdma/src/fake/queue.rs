@@ -75,6 +75,11 @@ impl SendQueue {
         self.wqes[self.at(self.done)]
     }
 
+    /// A WR that is not done.
+    pub(super) fn at_number(&self, number: u64) -> Wqe {
+        self.wqes[self.at(number)]
+    }
+
     /// The SGEs of a WR.
     #[inline]
     pub(super) fn sges_of(&self, number: u64) -> &[ibv_sge] {

@@ -7,7 +7,9 @@ use super::plan::Plan;
 use super::queue::{CqRing, Cqe, RecvQueue, SendQueue};
 use super::rng::Rng;
 use super::spec::{DeviceSpec, GidSpec, PortSpec};
+use super::stray::Stray;
 use super::sys::{EventFd, Mapping, RawBox};
+use super::virtual_time::Watcher;
 use crate::access::MrAccess;
 use crate::error::Errno;
 use crate::verb::Verb;
@@ -50,6 +52,13 @@ pub(super) struct State {
     pub(super) local_ranges: Vec<Span>,
     pub(super) far_ranges: Vec<Span>,
     pub(super) plan: Plan,
+    /// WRITEs whose QP has failed, on their way.
+    pub(super) strays: Vec<Stray>,
+    /// [`State::epoch`] when WRs were last carried out.
+    pub(super) ran_epoch: u64,
+    /// Hosts that have a CQE or an event since it was last asked, by bits.
+    pub(super) told: u64,
+    pub(super) watcher: Option<Watcher>,
     pub(super) violations: Vec<String>,
 }
 
@@ -322,6 +331,10 @@ impl State {
             local_ranges: Vec::new(),
             far_ranges: Vec::new(),
             plan: Plan::default(),
+            strays: Vec::new(),
+            ran_epoch: 0,
+            told: 0,
+            watcher: None,
             violations: Vec::new(),
         }
     }

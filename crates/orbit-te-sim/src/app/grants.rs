@@ -78,15 +78,24 @@ impl App {
         self.revoking = others;
         for mut revoking in mine {
             let planted = self.net.lock().plant == Some(Plant::GrantGoesOn);
-            let still = |id| {
+            let mut unknown = false;
+            let mut still = |id| {
                 if planted {
                     return false;
                 }
-                let result = engine.revoke_grant(id, Duration::ZERO);
-                matches!(result, Err(orbit_te::Error::Memory(MemoryError::StillLeased { .. })))
+                match engine.revoke_grant(id, Duration::ZERO) {
+                    Ok(()) => false,
+                    Err(orbit_te::Error::Memory(MemoryError::StillLeased { .. })) => true,
+                    // It is gone with its session, or all of the region is being taken back: what is under way is not told here.
+                    Err(_) => {
+                        unknown = true;
+                        false
+                    }
+                }
             };
             revoking.grants.retain(|id| still(*id));
             match revoking.grants.is_empty() {
+                true if unknown => {}
                 true => self.grants_are_over(&revoking, engine),
                 false => self.revoking.push(revoking),
             }

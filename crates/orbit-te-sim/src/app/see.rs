@@ -150,7 +150,11 @@ impl App {
         match result {
             Ok(receipt) => {
                 self.counts.succeeded += 1;
-                self.counts.same_host += u64::from(receipt.route.is_some_and(|route| route != RouteId::TCP));
+                let by = |routes: &[RouteId]| {
+                    u64::from(receipt.route.is_some_and(|route| routes.contains(&route)))
+                };
+                self.counts.same_host += by(&[RouteId::SHM, RouteId::PROCESS_VM]);
+                self.counts.rdma += by(&[RouteId::RDMA]);
                 self.counts.retried += u64::from(receipt.retries);
             }
             Err(_) => self.counts.failed += 1,

@@ -33,6 +33,8 @@ pub enum Checker {
     Ends,
     /// Engines that have ended leave nothing in memory.
     Left,
+    /// RDMA devices are asked for nothing that must not be asked, and nothing is left on them.
+    Devices,
 }
 
 /// A promise that was broken.

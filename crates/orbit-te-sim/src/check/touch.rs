@@ -1,5 +1,6 @@
 //! No touch without a right: a stream that sends from or receives into a region's memory does so for an op in flight of its own
-//! transport (of a list, inside of one of its pieces), or, at the side that answers, under a lease. Does not check what the bytes are
+//! transport (of a list, inside of one of its pieces), or, at the side that answers, under a lease; a device for a peer, while it is held for one.
+//! Does not check what the bytes are
 //! (`bytes.rs`), nor for which request a lease is held, nor memory that is no region's, nor copies that the application itself makes.
 
 use super::once::Live;
@@ -13,6 +14,8 @@ use std::collections::BTreeMap;
 pub(crate) enum Side {
     Asking,
     Answering,
+    /// None: the peer's device reaches this side's by itself.
+    Device,
 }
 
 /// What a range is for that a stream touches.
@@ -90,6 +93,10 @@ impl Map {
         } else if side == Side::Answering {
             if watched.region.leases() == 0 {
                 wrong("nobody has a lease on it");
+            }
+        } else if side == Side::Device {
+            if watched.region.raw().holds() == 0 {
+                wrong("nobody holds it for a peer");
             }
         } else {
             let kind = if into { OpKind::Read } else { OpKind::Write };

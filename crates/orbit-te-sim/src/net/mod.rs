@@ -14,6 +14,7 @@ use crate::plant::Plant;
 use crate::trace::Trace;
 use conn::{Conn, End};
 use fastrand::Rng;
+use orbit_te_rdma::fake::DeviceId;
 use orbit_te_tcp::net::Ready;
 use parking_lot::Mutex;
 use std::cmp::Reverse;
@@ -59,6 +60,8 @@ pub(crate) struct Net {
     pub(crate) live: BTreeMap<usize, Live>,
     pub(crate) notes: Notes,
     pub(crate) damage: Damage,
+    /// Which life uses each RDMA device.
+    pub(crate) devices: BTreeMap<DeviceId, usize>,
     keepalive_ns: u64,
     conns: Vec<Conn>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -85,6 +88,7 @@ impl Net {
             live: BTreeMap::new(),
             notes: Notes::default(),
             damage: Damage::default(),
+            devices: BTreeMap::new(),
             keepalive_ns,
             conns: Vec::new(),
             events: BinaryHeap::new(),
