@@ -93,7 +93,8 @@ const POLICIES: [&str; 6] = [
 ];
 
 /// The routes that some policy allows for this question, by a second and slower reading of its rules.
-fn allowed(policy: &Policy, asked: &Question) -> RouteSet {
+/// The routes that demand and policy leave, and whether it is one that is demanded.
+fn allowed(policy: &Policy, asked: &Question) -> (RouteSet, bool) {
     let (from, to) = match asked.kind {
         OpKind::Read => (asked.remote, asked.local),
         OpKind::Write => (asked.local, asked.remote),
@@ -111,7 +112,8 @@ fn allowed(policy: &Policy, asked: &Question) -> RouteSet {
         None => rule.routes.iter().copied().collect(),
     });
     let asked_for = |route: &RouteId| asked.demand.is_none_or(|demand| demand == *route);
-    by_rule.iter().filter(asked_for).collect()
+    let demanded = asked.demand.is_some() || rule.is_some_and(|rule| rule.demand.is_some());
+    (by_rule.iter().filter(asked_for).collect(), demanded)
 }
 
 fn does(caps: &Caps, asked: &Question) -> bool {
@@ -150,9 +152,12 @@ proptest! {
         let made = plan(&asked, &states, &rules);
         prop_assert_eq!(&made, &plan(&asked, &states, &rules), "the same answer every time");
 
-        let allowed = allowed(&policy, &asked);
+        let (allowed, demanded) = allowed(&policy, &asked);
+        // What is demanded waits for its link.
+        let waits = |state: &RouteState<'_>| demanded && state.usable == Err(Reason::Linking);
         let can = |state: &&RouteState<'_>| {
-            allowed.contains(state.id) && state.usable.is_ok() && does(&state.caps, &asked)
+            let usable = state.usable.is_ok() || waits(state);
+            allowed.contains(state.id) && usable && does(&state.caps, &asked)
         };
         let spent = asked.attempt >= policy.settings().attempts;
         match made.route {
@@ -183,7 +188,7 @@ proptest! {
             let told = made.others.of(state.id).is_some();
             prop_assert_eq!(told, made.route != Ok(state.id), "{:?} has no reason", state.id);
             // What the router said of it is passed on as it is, unless a demand or a rule came first.
-            if let (Err(reason), true) = (state.usable, allowed.contains(state.id)) {
+            if let (Err(reason), true) = (state.usable, allowed.contains(state.id) && !waits(state)) {
                 prop_assert_eq!(made.others.of(state.id), Some(reason));
             }
         }
