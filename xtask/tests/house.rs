@@ -16,6 +16,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/orbit-te-memory/src/backing.rs", "the owner of a range of addresses"),
     ("crates/orbit-te-memory/src/host.rs", "the owner of a mapping, before it becomes a backing"),
     ("crates/orbit-te-memory/src/region.rs", "copies and addresses inside a backing"),
+    ("crates/orbit-te-rdma/src/carrying.rs", "hands the addresses of leased regions to verbs"),
+    ("crates/orbit-te-rdma/src/cut.rs", "reads the slices of a list in flight"),
     ("crates/orbit-te-rdma/src/handle/channel.rs", "the owner of a completion channel"),
     ("crates/orbit-te-rdma/src/handle/context.rs", "the owner of an open device"),
     ("crates/orbit-te-rdma/src/handle/cq.rs", "the owner of a CQ"),
@@ -27,6 +29,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/orbit-te-rdma/src/handle/qp.rs", "the owner of a QP"),
     ("crates/orbit-te-rdma/src/handle/retention.rs", "frees what could not be freed before"),
     ("crates/orbit-te-rdma/src/handle/srq.rs", "the owner of an SRQ"),
+    ("crates/orbit-te-rdma/src/memory.rs", "registers the memory of a backing with a device"),
+    ("crates/orbit-te-rdma/src/transport.rs", "the promises of the transport contract"),
     ("crates/orbit-te-sim/src/net/stream.rs", "sends and receives by address, over a network in memory"),
     (
         "crates/orbit-te-sim/src/watch.rs",

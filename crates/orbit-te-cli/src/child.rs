@@ -27,7 +27,7 @@ pub(crate) struct Child {
 impl Child {
     /// Starts one that serves so many bytes.
     pub(crate) fn start(bytes: u64, deadline: Duration, meeting: &Meeting) -> Result<Child, Failure> {
-        meeting.check()?;
+        meeting.check_all()?;
         let failed = |e| Failure::local("can't start the target process", e);
         let mut process = Command::new(std::env::current_exe().map_err(failed)?)
             .args(["demo-target", "--bytes", &bytes.to_string(), "--parent", &std::process::id().to_string()])

@@ -9,6 +9,7 @@ mod memory;
 mod network;
 mod peer;
 mod probe;
+mod rdma;
 #[cfg(test)]
 mod testing;
 mod tree;
@@ -102,9 +103,10 @@ impl Doctor {
 /// All checks of a host.
 fn host(tree: &Tree, probe: &Probe) -> Vec<Finding> {
     let mut findings = kernel::checks(tree);
-    findings.extend(limits::checks(probe));
+    findings.extend(limits::checks(tree, probe));
     findings.extend(memory::checks(tree, probe));
     findings.extend(network::checks(tree));
+    findings.extend(rdma::checks(tree, probe));
     findings.extend(devices::checks(tree));
     findings
 }

@@ -2,11 +2,11 @@
 //! a policy is said before anybody is called.
 
 use crate::failure::Failure;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use orbit_te::route::{Policy, RouteId};
 use orbit_te::{
-    Batch, Engine, EngineBuilder, Error, RdmaConfig, RdmaUse, Segment, ShmConfig, Slice, SocketFolder,
-    Transfer,
+    Batch, Completions, CpuList, Engine, EngineBuilder, Error, RdmaConfig, RdmaUse, Segment, ShmConfig,
+    Slice, SocketFolder, Transfer,
 };
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -27,12 +27,49 @@ pub(crate) struct Meeting {
     /// Use this RDMA device, by name or as NAME:PORT; may be given several times, and is an error where it can't be used. Default: all there are.
     #[arg(long, value_name = "NAME")]
     rdma_device: Vec<String>,
-    /// Use this index of the RDMA devices' GID tables. Default: the best address.
+    /// Use this index of the RDMA devices' GID tables; an error where none has it. Default: the best address.
     #[arg(long, value_name = "N")]
     rdma_gid_index: Option<u16>,
+    /// How completions of RDMA are learnt of. Default: adaptive.
+    #[arg(long, value_enum, value_name = "HOW")]
+    rdma_completions: Option<Learning>,
     /// Use no RDMA device.
-    #[arg(long, conflicts_with_all = ["rdma_device", "rdma_gid_index"])]
+    #[arg(long, conflicts_with_all = ["rdma_device", "rdma_gid_index", "rdma_completions"])]
     no_rdma: bool,
+    /// Keep this process's worker to these CPUs, such as 0-3,8; RDMA devices of their NUMA node are tried first. Default: any CPU.
+    #[arg(long, value_name = "LIST")]
+    worker_cpus: Option<CpuList>,
+}
+
+/// How completions are learnt of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Learning {
+    /// Look again and again, on a CPU that is busy meanwhile.
+    Polling,
+    /// Be told by the device.
+    Events,
+    /// Look for a moment, then be told.
+    Adaptive,
+}
+
+impl Learning {
+    fn word(self) -> &'static str {
+        match self {
+            Learning::Polling => "polling",
+            Learning::Events => "events",
+            Learning::Adaptive => "adaptive",
+        }
+    }
+}
+
+impl From<Learning> for Completions {
+    fn from(how: Learning) -> Completions {
+        match how {
+            Learning::Polling => Completions::Polling,
+            Learning::Events => Completions::Events,
+            Learning::Adaptive => Completions::Adaptive,
+        }
+    }
 }
 
 impl Meeting {
@@ -46,9 +83,18 @@ impl Meeting {
         }
     }
 
+    /// Also refuses RDMA that is demanded and can't be had: before anything else is begun, so that nothing else is blamed.
+    pub(crate) fn check_all(&self) -> Result<(), Failure> {
+        self.check()?;
+        match self.rdma() {
+            demanded @ RdmaUse::Required(_) => Ok(demanded.check()?),
+            RdmaUse::Off | RdmaUse::WherePossible(_) => Ok(()),
+        }
+    }
+
     pub(crate) fn apply(&self, builder: EngineBuilder) -> Result<EngineBuilder, Failure> {
         self.check()?;
-        let builder = builder.rdma(self.rdma());
+        let builder = builder.rdma(self.rdma()).worker_cpus(self.worker_cpus.iter().cloned().collect());
         Ok(match &self.socket_folder {
             Some(folder) => {
                 let folder = SocketFolder::At(folder.clone());
@@ -64,16 +110,19 @@ impl Meeting {
         let config = RdmaConfig {
             devices: self.rdma_device.clone(),
             gid_index: self.rdma_gid_index,
+            completions: self.rdma_completions.map(Completions::from).unwrap_or_default(),
             ..RdmaConfig::default()
         };
-        match (self.no_rdma, self.rdma_device.is_empty()) {
+        // Who says what is to be used wants to hear that it can't be.
+        let demanded = !self.rdma_device.is_empty() || self.rdma_gid_index.is_some();
+        match (self.no_rdma, demanded) {
             (true, _) => RdmaUse::Off,
-            (false, true) => RdmaUse::WherePossible(config),
-            (false, false) => RdmaUse::Required(config),
+            (false, false) => RdmaUse::WherePossible(config),
+            (false, true) => RdmaUse::Required(config),
         }
     }
 
-    /// The same as words, for a process of our own.
+    /// The same as words, for a process of our own. Its worker moves nothing, and needs no CPUs.
     pub(crate) fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
         if self.no_same_host {
@@ -87,6 +136,9 @@ impl Meeting {
         }
         if let Some(index) = self.rdma_gid_index {
             words.extend(["--rdma-gid-index".into(), index.to_string().into()]);
+        }
+        if let Some(how) = self.rdma_completions {
+            words.extend(["--rdma-completions".into(), how.word().into()]);
         }
         if self.no_rdma {
             words.push("--no-rdma".into());
@@ -178,5 +230,45 @@ impl Way<'_> {
             batch.route(route);
         }
         self.engine.submit(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        meeting: Meeting,
+    }
+
+    fn meeting(words: &[&str]) -> Meeting {
+        Words::try_parse_from(std::iter::once(&"orbit-te").chain(words)).unwrap().meeting
+    }
+
+    #[test]
+    fn completions_are_as_named() {
+        let check = |words: &[&str], want: Completions| {
+            let meeting = meeting(words);
+            let (RdmaUse::WherePossible(config) | RdmaUse::Required(config)) = meeting.rdma() else {
+                panic!("{words:?}: off");
+            };
+            assert_eq!(config.completions, want, "{words:?}");
+            // A process of our own is told the same.
+            assert_eq!(meeting.words(), words.iter().map(OsString::from).collect::<Vec<_>>());
+        };
+        check(&[], Completions::Adaptive);
+        check(&["--rdma-completions", "polling"], Completions::Polling);
+        check(&["--rdma-completions", "events"], Completions::Events);
+        check(&["--rdma-device", "mlx5_0", "--rdma-completions", "adaptive"], Completions::Adaptive);
+    }
+
+    #[test]
+    fn cpus_are_for_this_process_alone() {
+        let meeting = meeting(&["--worker-cpus", "0-1,3"]);
+        assert_eq!(meeting.worker_cpus.as_ref().map(CpuList::to_string).as_deref(), Some("0-1,3"));
+        assert!(meeting.words().is_empty());
     }
 }

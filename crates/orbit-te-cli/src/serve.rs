@@ -86,6 +86,8 @@ impl Serve {
             }
         };
         let builder = Engine::builder().listen(at).trust_network(self.trust_network);
+        // Its words are not about the address.
+        self.meeting.check_all()?;
         let engine = self
             .meeting
             .apply(builder)?

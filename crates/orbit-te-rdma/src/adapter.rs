@@ -5,6 +5,7 @@ use crate::attributes;
 use crate::config::RdmaConfig;
 use crate::device::{DeviceLimits, GidEntry, GidKind, LinkLayer, Mtu, PortState};
 use crate::error::VerbsError;
+use crate::gid::NoGid;
 use crate::handle::{About, AsyncEvent, Context, InitStep, Pd, Retention};
 use crate::notices::{Notice, Notices};
 use crate::rails::{BadName, RailName};
@@ -24,6 +25,9 @@ pub enum NoRails {
     /// A name in the settings is that of nothing.
     #[error(transparent)]
     Name(#[from] BadName),
+    /// No port that is up has the GID index in the settings.
+    #[error("{0}; `ibv_devinfo -v` shows the tables; without an index the best address is taken")]
+    Gid(NoGid),
     /// None of the ports can be used.
     #[error("no port of an RDMA device can be used: {reasons}")]
     None {
@@ -73,6 +77,11 @@ impl Used {
     /// The number of the rail.
     pub(crate) fn rail(&self) -> u8 {
         self.rail.number
+    }
+
+    /// Whether the rail is at this NUMA node; not where none is named.
+    pub(crate) fn is_at(&self, node: Option<u16>) -> bool {
+        node.is_some() && self.rail.numa == node
     }
 
     /// The first step of a QP over it. `serves`: the peer reads and writes by it.
@@ -155,10 +164,15 @@ impl Adapters {
                 adapters.push(Adapter { number, port, guid, pd, limits, device_number, first, lost });
             }
         }
-        refused.iter().for_each(|reason| tracing::warn!(reason, "an RDMA rail can't be used"));
         if adapters.is_empty() {
-            return Err(NoRails::None { reasons: refused.join("; ") });
+            let reasons =
+                if refused.is_empty() { "there is no device".to_string() } else { refused.join("; ") };
+            return Err(NoRails::None { reasons });
         }
+        if let Some(index) = config.gid_index {
+            refused.extend(without_index(&adapters, index)?);
+        }
+        refused.iter().for_each(|reason| tracing::warn!(reason, "an RDMA rail can't be used"));
         Ok(Arc::new(Adapters {
             adapters,
             refused,
@@ -294,6 +308,36 @@ impl Adapters {
             message_bytes: config.chunk_bytes,
         };
         Now { side: Side { features: Features::empty(), limits, rails }, p_key_indices }
+    }
+}
+
+/// The ports that are up and have no GID at an index, in words, where others have one. Ports that are down may get one.
+///
+/// # Errors
+/// All that are up have none: the first of them.
+fn without_index(adapters: &[Adapter], index: u16) -> Result<Vec<String>, NoRails> {
+    let (mut without, mut with) = (Vec::new(), 0);
+    for adapter in adapters {
+        let context = adapter.pd.context();
+        let (Ok(port), Ok(entries)) = (context.port(adapter.port), context.gid_table()) else { continue };
+        if port.state != PortState::Active {
+            continue;
+        }
+        let layer = wire_layer(port.link_layer);
+        let of_port = entries.iter().filter(|entry| entry.port == adapter.port);
+        let usable = of_port.filter_map(wire_gid).filter(|gid| crate::gid::reach(gid, layer).is_some());
+        let there: Vec<u16> = usable.map(|gid| gid.index).collect();
+        match there.contains(&index) {
+            true => with += 1,
+            false => {
+                let device = adapter.device().to_string();
+                without.push(NoGid::WrongIndex { index, device, port: adapter.port, there });
+            }
+        }
+    }
+    match (with, without.first()) {
+        (0, Some(first)) => Err(NoRails::Gid(first.clone())),
+        _ => Ok(without.iter().map(NoGid::to_string).collect()),
     }
 }
 

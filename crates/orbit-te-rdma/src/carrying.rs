@@ -5,36 +5,80 @@
 
 use crate::completion::Wc;
 use crate::connecting::LOOK;
-use crate::cut::cut;
-use crate::entry::{Entry, Open, shown};
+use crate::cut::{CutLimits, Range, Whole, Work, cut, cut_whole};
+use crate::entry::{Entries, Entry, Open, Shown, shown};
 use crate::error::VerbsError;
-use crate::lane::WrName;
+use crate::handle::Qp;
+use crate::lane::{Lane, Stage, WrName};
 use crate::link::Link;
-use crate::ops::{Cut, OpSlot, OpState};
-use crate::send_queue::Posted;
+use crate::local::Local;
+use crate::ops::{Cut, OpSlot, OpState, OpTable};
+use crate::send_queue::{Posted, SendQueue};
 use crate::status::Kind;
+use crate::sys::{CHAIN, Chain, RANGES};
 use crate::transport::{RdmaTransport, link_of};
-use orbit_te_memory::Access;
-use orbit_te_transport::{LinkId, Op, OpError, OpErrorCode, OpKind};
+use orbit_te_memory::LocalKey;
+use orbit_te_transport::{LinkId, Op, OpError, OpErrorCode, OpKind, PriorityQueue};
 use orbit_te_wire::check_pieces;
 use orbit_te_wire::rdma::{Body, CloseCode, Message, Stamp};
 use std::time::Instant;
 
-/// A WR in the chain that is being made: whose it is, how far its op was before, and whether it is its last.
-#[derive(Debug, Clone, Copy)]
-struct Made {
-    slot: OpSlot,
-    before: Cut,
-    bytes: u32,
-    last: bool,
+/// A region here and one at the peer, whose keys were looked up for the WRs of a chain.
+pub(crate) struct Pair {
+    here: LocalKey,
+    there: Shown,
+    /// Where the peer's stands among the link's entries.
+    pub(crate) place: usize,
+    pub(crate) whole: Option<Whole>,
 }
 
-/// What is to happen to an op that can't be posted as it stands.
-enum Instead {
-    /// It looks for the keys of its region again.
-    Place(OpSlot),
-    /// It fails.
-    Fail(OpSlot, OpErrorCode),
+impl Pair {
+    /// Looks both up; or what is to happen to an op between them.
+    pub(crate) fn find(
+        entries: &mut Entries,
+        local: &mut Local,
+        op: &Op,
+        rail: u8,
+        now: Instant,
+    ) -> Result<Pair, Option<OpErrorCode>> {
+        let (here, there) = (op.local.key, shown(&op.remote.key));
+        let place = entries.open(&there, now).ok_or(None)?;
+        let open = entries.open_at(place).ok_or(None)?;
+        let keys = local.keys(here.region(), rail).ok_or(Some(OpErrorCode::Unsupported))?;
+        let whole = match (keys.single(), &open.keys.rkeys[..]) {
+            (Some((here, here_bytes, lkey)), [rkey]) => {
+                let (there, there_bytes, rkey) = (open.keys.base, open.length, *rkey);
+                Some(Whole { here, here_bytes, lkey, there, there_bytes, rkey })
+            }
+            _ => None,
+        };
+        Ok(Pair { here, there, place, whole })
+    }
+
+    #[inline]
+    pub(crate) fn is_of(&self, op: &Op) -> bool {
+        // One branch for all of them.
+        let [region, generation, key, _] = op.remote.key.0;
+        let there = (region ^ self.there[0]) | (generation ^ self.there[1]) | (key ^ self.there[2]);
+        there | (op.local.key.0 ^ self.here.0) == 0
+    }
+
+    /// Cuts the next WR off an op between the two.
+    #[inline]
+    fn cut(
+        &self,
+        state: &mut OpState,
+        (entries, local, rail): (&Entries, &mut Local, u8),
+        limits: CutLimits,
+        ranges: &mut [Range; RANGES],
+    ) -> Option<Work> {
+        if let Some(whole) = &self.whole {
+            return cut_whole(state, whole, limits, ranges);
+        }
+        let (open, keys) = (entries.open_at(self.place)?, local.keys(self.here.region(), rail)?);
+        let there = (open.keys.base, |offset| open.at(offset));
+        cut(state, |address| keys.at(address), there, limits, ranges)
+    }
 }
 
 impl RdmaTransport {
@@ -107,8 +151,7 @@ impl RdmaTransport {
                 Chained::NoRoom => full += 1,
                 Chained::Posted => any = true,
                 Chained::Failed(errno) => {
-                    let why = VerbsError::new(crate::Verb::PostSend, "a chain", crate::Errno(errno));
-                    self.fail_attempt(id, CloseCode::DeviceRefused, &why.to_string(), now);
+                    self.post_failed(id, errno, now);
                     return true;
                 }
             }
@@ -124,130 +167,166 @@ impl RdmaTransport {
         any
     }
 
+    /// The device refused a chain.
+    pub(crate) fn post_failed(&mut self, id: LinkId, errno: i32, now: Instant) {
+        let why = VerbsError::new(crate::Verb::PostSend, "a chain", crate::Errno(errno));
+        self.fail_attempt(id, CloseCode::DeviceRefused, &why.to_string(), now);
+    }
+
     /// One chain on the lane whose turn it is.
     fn chain_for(&mut self, id: LinkId, now: Instant) -> Chained {
+        // Allocates for an op that can't be posted as it stands only.
         let mut instead = Vec::new();
         let done = self.make_chain(id, now, &mut instead);
-        for instead in instead {
-            match instead {
-                Instead::Place(slot) => self.place(slot, now),
-                Instead::Fail(slot, code) => self.give_up(slot, OpError::new(code), now),
+        for (slot, code) in instead {
+            match code {
+                // It looks for the keys of its region again.
+                None => self.place(slot, now),
+                Some(code) => self.give_up(slot, OpError::new(code), now),
             }
         }
         done
     }
 
-    fn make_chain(&mut self, id: LinkId, now: Instant, instead: &mut Vec<Instead>) -> Chained {
-        let Self { links, lanes, ops, chain, ranges, local, .. } = self;
+    fn make_chain(
+        &mut self,
+        id: LinkId,
+        now: Instant,
+        instead: &mut Vec<(OpSlot, Option<OpErrorCode>)>,
+    ) -> Chained {
+        let Self { links, lanes, ops, chain, ranges, befores, local, .. } = self;
         let Some(link) = link_of(links, id) else { return Chained::Nothing };
         let Link { attempt, ready, entries, next_lane, .. } = link;
         let Some(attempt) = attempt else { return Chained::Nothing };
         if ready.is_empty() {
             return Chained::Nothing;
         }
-        *next_lane = (*next_lane + 1) % attempt.lanes.len().max(1);
-        let Some(index) = attempt.lanes.get(*next_lane).copied() else { return Chained::Nothing };
+        let Some(index) = attempt.next_lane(next_lane) else { return Chained::Nothing };
         let Some((lane, turn)) = lanes.with_turn(index) else { return Chained::NoRoom };
-        let room = lane.room() as usize;
+        let room = lane.room(CHAIN);
+        let Lane { qp: Some(qp), queue, progress, .. } = lane else { return Chained::NoRoom };
         if room == 0 {
             return Chained::NoRoom;
         }
-        let mut links_made: [Option<Made>; crate::sys::CHAIN] = [None; crate::sys::CHAIN];
+        if queue.is_empty() {
+            *progress = now;
+        }
+        let limits = attempt.limits;
+        let mut pair: Option<Pair> = None;
         chain.clear();
-        while chain.len() < room && !chain.is_full() {
-            let Some(slot) = ready.peek().copied() else { break };
-            let Some(state) = ops.get_mut(slot).filter(|state| state.failure.is_none()) else {
-                ready.pop();
-                continue;
-            };
-            let open = match entries.find(&shown(&state.op.remote.key)) {
-                Some(Entry::Open(open)) if open.expires.is_none_or(|at| at > now) => open,
-                _ => {
-                    ready.pop();
-                    instead.push(Instead::Place(slot));
+        while chain.len() < room {
+            let run = ready.run();
+            let Some(slots) = run.or_else(|| ready.peek().map(std::slice::from_ref)) else { break };
+            if slots.is_empty() {
+                break;
+            }
+            let alone = run.is_some();
+            // Entries that leave, and whether one of them had a turn.
+            let (mut gone, mut had_turn) = (0, false);
+            'slots: for slot in slots.iter().copied() {
+                let Some(state) = ops.get_mut(slot).filter(|state| state.failure.is_none()) else {
+                    gone += 1;
                     continue;
+                };
+                if pair.as_ref().is_none_or(|pair| !pair.is_of(&state.op)) {
+                    match Pair::find(entries, local, &state.op, attempt.rail, now) {
+                        Ok(found) => pair = Some(found),
+                        Err(code) => {
+                            gone += 1;
+                            instead.push((slot, code));
+                            continue;
+                        }
+                    }
                 }
-            };
-            let Some(keys) = local.keys(state.op.local.key.region(), attempt.rail) else {
-                ready.pop();
-                instead.push(Instead::Fail(slot, OpErrorCode::Unsupported));
-                continue;
-            };
-            let before = state.cut;
-            let Some(work) = cut(state, keys, open, attempt.limits, ranges) else {
-                ready.pop();
-                instead.push(Instead::Fail(slot, OpErrorCode::LocalMemoryFault));
-                continue;
-            };
-            let name = WrName { lane: index, turn, number: lane.queue.number(chain.len() as u32) };
-            let last = state.left() == 0;
-            links_made[chain.len()] = Some(Made { slot, before, bytes: work.bytes, last });
-            chain.push(state.op.kind, name.to_u64(), &work, &ranges[..]);
-            state.posted += 1;
-            state.touched = true;
-            state.attempt = attempt.number;
-            ready.take_turn(last);
-        }
-        let Some(qp) = lane.qp.as_ref().filter(|_| chain.len() > 0) else { return Chained::Nothing };
-        if lane.queue.is_empty() {
-            lane.progress = now;
-        }
-        // SAFETY: whoever submitted the ops keeps their memory valid until their completions, which come after the last of their WRs is over.
-        // The ranges were cut inside of it, with the keys of the region that they are of.
-        let (posted, errno) = unsafe { chain.post(qp) };
-        for made in links_made[..posted].iter().flatten() {
-            lane.queue.push(Posted { op: made.slot, bytes: made.bytes });
-        }
-        if errno == 0 {
-            return Chained::Posted;
-        }
-        // Those that were not posted were not begun.
-        for made in links_made[posted..].iter().flatten().rev() {
-            if let Some(state) = ops.get_mut(made.slot) {
-                state.posted -= 1;
-                state.cut = made.before;
-                if made.last {
-                    ready.push_first(state.op.priority, made.slot);
+                let Some(known) = &pair else { continue };
+                // Its WRs, one for each turn.
+                loop {
+                    if chain.len() == room {
+                        break 'slots;
+                    }
+                    let before = state.cut;
+                    let Some(work) = known.cut(state, (entries, local, attempt.rail), limits, ranges) else {
+                        gone += 1;
+                        instead.push((slot, Some(OpErrorCode::LocalMemoryFault)));
+                        continue 'slots;
+                    };
+                    let name = WrName { lane: index, turn, number: queue.number() };
+                    let inline = work.bytes <= limits.inline_of(state.op.kind);
+                    befores[chain.len()] = before;
+                    chain.push(state.op.kind, inline, name.to_u64(), &work, ranges);
+                    queue.push(Posted { op: slot, bytes: work.bytes });
+                    state.posted += 1;
+                    state.touched = true;
+                    state.attempt = attempt.number;
+                    had_turn = true;
+                    let last = state.left() == 0;
+                    gone += usize::from(last);
+                    if last {
+                        break;
+                    }
+                    if !alone {
+                        break 'slots;
+                    }
                 }
             }
+            match alone {
+                true => ready.take_run(gone),
+                false if had_turn => drop(ready.take_turn(gone > 0)),
+                false => drop(ready.pop()),
+            }
         }
-        if posted > 0 {
+        if chain.len() == 0 {
+            return Chained::Nothing;
+        }
+        let whole = queue.len();
+        let done = post(chain, qp, queue, (ops, ready), befores);
+        if queue.len() < whole && !queue.is_empty() {
             // The last that was posted is not signalled: what goes to this lane next tells of its end.
-            let lanes = attempt.lanes.len();
-            *next_lane = (*next_lane + lanes - 1) % lanes;
+            *next_lane = next_lane.checked_sub(1).unwrap_or(attempt.lanes.len() - 1);
         }
-        let may_pass = matches!(errno, libc::ENOMEM | libc::EAGAIN);
-        // A device that has no room has WRs under way, whose CQEs make some.
-        if may_pass && (posted > 0 || !lane.queue.is_empty()) {
-            Chained::Posted
-        } else {
-            Chained::Failed(errno)
+        done
+    }
+
+    /// The WRs before one that was flushed have failed too, as far as is known.
+    #[cold]
+    fn flushed_before(&mut self, name: WrName, now: Instant) {
+        while let Some(queue) = self.lanes.of(name).map(|lane| &mut lane.queue) {
+            if queue.oldest() == Some(name.number) {
+                return;
+            }
+            let Some((_, posted)) = queue.pop() else { return };
+            self.settle(posted, Err(OpError::new(OpErrorCode::LinkBroken)), now);
         }
     }
 
     /// Takes a CQE: the WRs that are over by it.
     pub(crate) fn over(&mut self, wc: &Wc, now: Instant) {
         let name = WrName::from_u64(wc.token());
+        let failed = if wc.is_success() { None } else { wc.completion().result.err() };
         let Some(lane) = self.lanes.of(name).filter(|lane| lane.queue.holds(name.number)) else {
             // Of a QP that is gone: its WRs were over by that.
             return;
         };
         lane.progress = now;
-        let (link, attempt) = (lane.link, lane.attempt);
-        let failed = wc.completion().result.err();
-        // One that was flushed proves nothing of those before it: the CQE of the first that failed may have been lost.
-        let all_failed = failed.is_some_and(|failed| failed.status.kind() == Kind::Flushed);
-        while let Some((number, posted)) = self.lanes.of(name).and_then(|lane| lane.queue.pop()) {
-            let is_this = number == name.number;
-            match failed.filter(|_| is_this || all_failed) {
-                None => self.settle(posted, Ok(()), now),
-                Some(failed) => {
-                    let code = failed.status.op_error().unwrap_or(OpErrorCode::LinkBroken);
-                    self.settle(posted, Err(OpError::new(code)), now);
-                }
-            }
-            if is_this {
-                break;
+        let (link, attempt, ends) = (lane.link, lane.attempt, !matches!(lane.stage, Stage::Live));
+        // A WR that failed is the last of them, and is looked at for itself.
+        let upto = if failed.is_some() { name.number } else { name.number.wrapping_add(1) };
+        if failed.is_some_and(|failed| failed.status.kind() == Kind::Flushed) {
+            // One that was flushed proves nothing of those before it: the CQE of the first that failed may have been lost.
+            self.flushed_before(name, now);
+        }
+        let mut odd = std::mem::take(&mut self.odd);
+        let Some(lane) = self.lanes.of(name) else { return };
+        for some in lane.queue.take_before(upto) {
+            self.ops.moved(some, &mut odd);
+        }
+        odd.drain(..).for_each(|slot| self.end_if_over(slot, now));
+        self.odd = odd;
+        if let Some(failed) = failed {
+            let this = self.lanes.of(name).and_then(|lane| lane.queue.pop());
+            let code = failed.status.op_error().unwrap_or(OpErrorCode::LinkBroken);
+            if let Some((_, posted)) = this.filter(|(number, _)| *number == name.number) {
+                self.settle(posted, Err(OpError::new(code)), now);
             }
         }
         match failed {
@@ -268,7 +347,9 @@ impl RdmaTransport {
                 }
             }
         }
-        self.tidy(name.lane, now);
+        if ends {
+            self.tidy(name.lane, now);
+        }
         if self.find(link).is_some_and(|link| !link.ending.is_empty()) {
             self.let_go(link);
         }
@@ -297,7 +378,6 @@ impl RdmaTransport {
     }
 
     fn end_if_over(&mut self, slot: OpSlot, now: Instant) {
-        let fence_due = now + self.config.fence_timeout;
         let Some(state) = self.ops.get_mut(slot).filter(|state| state.posted == 0) else { return };
         match state.failure {
             None if state.left() > 0 => {}
@@ -310,6 +390,7 @@ impl RdmaTransport {
                 match link_of(&mut self.links, id) {
                     Some(link) if attempt < link.fenced_before => self.ops.end(slot, Err(error)),
                     Some(link) => {
+                        let fence_due = now + self.config.fence_timeout;
                         link.unfenced.push(slot);
                         link.fence_due.get_or_insert(fence_due);
                         self.wake_by(fence_due);
@@ -380,8 +461,39 @@ impl RdmaTransport {
     }
 }
 
+/// Posts a chain whose WRs stand at the end of the QP's queue, in the same order. Those that were not posted are taken back: how far their ops had
+/// been cut before is in `befores`.
+pub(crate) fn post(
+    chain: &mut Chain,
+    qp: &Qp,
+    queue: &mut SendQueue,
+    (ops, ready): (&mut OpTable, &mut PriorityQueue<OpSlot>),
+    befores: &[Cut; CHAIN],
+) -> Chained {
+    // SAFETY: whoever submitted the ops keeps their memory valid until their completions, which come after the last of their WRs is over.
+    // The ranges were cut inside of it, with the keys of the region that they are of.
+    let (posted, errno) = unsafe { chain.post(qp) };
+    if errno == 0 {
+        return Chained::Posted;
+    }
+    // They were not begun; the newest first.
+    for before in befores[..chain.len()].iter().skip(posted).rev() {
+        let Some(taken) = queue.take_back() else { break };
+        let Some(state) = ops.get_mut(taken.op) else { continue };
+        // It had left those that are ready with its last WR.
+        if state.left() == 0 {
+            ready.push_first(state.op.priority, taken.op);
+        }
+        state.posted -= 1;
+        state.cut = *before;
+    }
+    let may_pass = matches!(errno, libc::ENOMEM | libc::EAGAIN);
+    // A device that has no room has WRs under way, whose CQEs make some.
+    if may_pass && !queue.is_empty() { Chained::Posted } else { Chained::Failed(errno) }
+}
+
 /// What became of a chain.
-enum Chained {
+pub(crate) enum Chained {
     /// There was nothing to post.
     Nothing,
     /// The lane is full.
@@ -395,11 +507,7 @@ enum Chained {
 /// Whether an op fits its region and the rights to it.
 fn check(state: &OpState, open: &Open) -> Result<(), OpError> {
     let op: &Op = &state.op;
-    let needed = match op.kind {
-        OpKind::Read => Access::REMOTE_READ,
-        OpKind::Write => Access::REMOTE_WRITE,
-    };
-    if !open.access.contains(needed) {
+    if !open.may(op.kind) {
         return Err(OpError::new(OpErrorCode::AccessDenied));
     }
     let size = open.length.min(op.remote.key.0[3]);

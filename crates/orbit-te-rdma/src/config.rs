@@ -22,7 +22,8 @@ pub struct RdmaConfig {
     /// The devices to use, by name (`mlx5_0`) or by name and port (`mlx5_0:1`), best first; none named: all that there are. One that is
     /// not there is an error.
     pub devices: Vec<String>,
-    /// The index in the GID table that every rail uses; none: the best of each. One that a rail does not have is an error.
+    /// The index in the GID table that every rail uses; none: the best of each. A rail without it is not used; that no port which is up has
+    /// it is an error.
     pub gid_index: Option<u16>,
     /// QPs of one connection. More of them keep fast devices busy, and each costs memory at both devices. Default 2.
     pub width: u8,

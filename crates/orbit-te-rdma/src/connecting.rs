@@ -26,6 +26,9 @@ const RETRY: Duration = Duration::from_millis(50);
 /// How often links are looked at whose QPs may have gone silent.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
+/// Bytes of a write that travel inside of its WR, where the device can: it then reads no memory for them. Each WR of a QP takes so much more memory.
+const INLINE: u32 = 220;
+
 /// Why an attempt can't go on: for the peer, and in words.
 type Refusal = (CloseCode, String);
 
@@ -122,7 +125,8 @@ impl RdmaTransport {
         let Some(link) = link_of(&mut self.links, id) else { return Ok(()) };
         let turn = usize::from(link.next_rail);
         link.next_rail = link.next_rail.wrapping_add(1);
-        let Some(rail) = (!side.rails.is_empty()).then(|| side.rails[turn % side.rails.len()].number) else {
+        let order = self.placement.order(&side.rails);
+        let Some(rail) = (!order.is_empty()).then(|| order[turn % order.len()]) else {
             return Err((CloseCode::RailDown, "no rail of this side is up".to_string()));
         };
         let adapters = self.adapters.clone();
@@ -131,6 +135,8 @@ impl RdmaTransport {
         let used = have.used(rail).ok_or_else(gone)?;
         let depth = side.limits.send_depth;
         let width = self.config.width;
+        // Completion queue and QPs are memory that this side's CPU works on.
+        let _visit = self.placement.visit();
         let queue = match &mut self.queues[usize::from(rail)] {
             Some(queue) => queue,
             place => {
@@ -143,7 +149,7 @@ impl RdmaTransport {
             }
         };
         let ranges = (adapter.limits.max_sge.min(adapter.limits.max_sge_rd) as usize).clamp(1, RANGES);
-        let limits = CutLimits { bytes: self.config.chunk_bytes, ranges };
+        let limits = CutLimits { bytes: self.config.chunk_bytes, ranges, inline: INLINE };
         let mut attempt = Attempt {
             number,
             rail,
@@ -165,11 +171,12 @@ impl RdmaTransport {
                 max_recv_wr: 1,
                 max_send_sge: ranges as u32,
                 max_recv_sge: 1,
-                max_inline_data: 0,
+                max_inline_data: INLINE,
             };
-            let qp = adapter
-                .pd
-                .create_qp(caps, &queue.cq, &queue.cq, None)
+            let create = |caps| adapter.pd.create_qp(caps, &queue.cq, &queue.cq, None);
+            // No verb says how much a device can have inline; one that can't have so much refuses the QP.
+            let qp = create(caps)
+                .or_else(|_| create(QpCaps { max_inline_data: 0, ..caps }))
                 .and_then(|qp| qp.to_init(&attempt.used.init(false)).map(|()| qp));
             let qp = match qp {
                 Ok(qp) => qp,
@@ -180,6 +187,7 @@ impl RdmaTransport {
                 }
             };
             let numbered = Queue { number: qp.number(), psn: psn() };
+            attempt.limits.inline = attempt.limits.inline.min(qp.caps().max_inline_data);
             match self.lanes.insert(Lane::new(id, (number, rail), qp, depth, now)) {
                 Some(lane) => {
                     attempt.lanes.push(lane);
@@ -201,6 +209,7 @@ impl RdmaTransport {
     /// Wires our QPs to those in the answer.
     fn wire(&mut self, id: LinkId, number: u64) -> Result<(), Refusal> {
         let refuse = |code: CloseCode, why: &str| (code, why.to_string());
+        let (preferences, quality) = (self.preferences(), self.config.quality());
         let Some(link) = link_of(&mut self.links, id) else { return Ok(()) };
         let Some(attempt) = link.attempt.as_mut().filter(|attempt| attempt.number == number) else {
             return Err(refuse(CloseCode::Gone, "the attempt is over"));
@@ -208,7 +217,6 @@ impl RdmaTransport {
         let Some(answer) = link.answer.take() else {
             return Err(refuse(CloseCode::Protocol, "an answer without content"));
         };
-        let (preferences, quality) = (self.config.preferences(), self.config.quality());
         let terms =
             Terms { side: &attempt.side, preferences: &preferences, quality: &quality, failed_attempts: 0 };
         let meetings = handshake::judge_answer(&terms, &[attempt.array()], &answer)
@@ -230,6 +238,7 @@ impl RdmaTransport {
             rail = meeting.ours,
             peer_rail = meeting.theirs.rail,
             gids = %meeting.gids,
+            near = attempt.used.is_at(preferences.numa),
             mtu = %meeting.agreed.mtu,
             width = attempt.lanes.len(),
             "rdma: a path to a peer"
@@ -238,7 +247,7 @@ impl RdmaTransport {
     }
 
     fn send(&mut self, id: LinkId, say: Say, (from, to): (Stamp, Stamp)) {
-        let (preferences, quality) = (self.config.preferences(), self.config.quality());
+        let (preferences, quality) = (self.preferences(), self.config.quality());
         let Some(link) = link_of(&mut self.links, id) else { return };
         let body = match (say, &link.attempt) {
             (Say::Offer, Some(attempt)) => {

@@ -3,10 +3,8 @@
 
 #![allow(unsafe_code)]
 
-use crate::entry::Open;
-use crate::memory::LocalKeys;
 use crate::ops::{Cut, OpState};
-use orbit_te_transport::Op;
+use orbit_te_transport::{Op, OpKind};
 
 /// What one WR may be.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +13,16 @@ pub(crate) struct CutLimits {
     pub(crate) bytes: u32,
     /// Ranges at this side (SGEs); not zero.
     pub(crate) ranges: usize,
+    /// Bytes of a write that travel in the WR itself, which saves the device a look at memory.
+    pub(crate) inline: u32,
+}
+
+impl CutLimits {
+    /// Bytes of a WR of this kind that travel in it.
+    #[inline]
+    pub(crate) fn inline_of(&self, kind: OpKind) -> u32 {
+        if kind == OpKind::Write { self.inline } else { 0 }
+    }
 }
 
 /// A range at this side.
@@ -36,23 +44,99 @@ pub(crate) struct Work {
     pub(crate) ranges: usize,
 }
 
-/// Cuts the next WR off an op that has bytes left, inside of both regions. None when a range has no key, which is never so for what was
-/// checked; the op is as before then.
+/// A region at each side, both reached by one key from begin to end, as nearly all are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Whole {
+    /// The first address here, and how many bytes there are.
+    pub(crate) here: u64,
+    pub(crate) here_bytes: u64,
+    pub(crate) lkey: u32,
+    /// The same at the peer.
+    pub(crate) there: u64,
+    pub(crate) there_bytes: u64,
+    pub(crate) rkey: u32,
+}
+
+impl Whole {
+    /// Whether an op without pieces is inside of both, and of what was described of the peer's.
+    #[inline]
+    pub(crate) fn fits(&self, op: &Op) -> bool {
+        let length = op.local.length;
+        let here = op.local.address.wrapping_sub(self.here).checked_add(length);
+        let there = op.remote.offset.checked_add(length);
+        let most = self.there_bytes.min(op.remote.key.0[3]);
+        here.is_some_and(|end| end <= self.here_bytes) && there.is_some_and(|end| end <= most)
+    }
+
+    /// As [`crate::memory::LocalKeys::at`].
+    #[inline]
+    fn key_here(&self, address: u64) -> Option<(u32, u64)> {
+        let offset = address.wrapping_sub(self.here);
+        (offset < self.here_bytes).then(|| (self.lkey, self.here_bytes - offset))
+    }
+
+    /// As [`crate::entry::Open::at`].
+    #[inline]
+    fn key_there(&self, offset: u64) -> Option<(u32, u64)> {
+        (offset < self.there_bytes).then(|| (self.rkey, self.there_bytes - offset))
+    }
+}
+
+/// As [`cut`], between two such regions.
+#[inline]
+pub(crate) fn cut_whole(
+    state: &mut OpState,
+    whole: &Whole,
+    limits: CutLimits,
+    ranges: &mut [Range],
+) -> Option<Work> {
+    if state.op.pieces.is_none() {
+        return cut_block(state, whole, limits, ranges);
+    }
+    cut(
+        state,
+        |address| whole.key_here(address),
+        (whole.there, |offset| whole.key_there(offset)),
+        limits,
+        ranges,
+    )
+}
+
+/// The same for an op without pieces: one range at each side.
+#[inline]
+fn cut_block(state: &mut OpState, whole: &Whole, limits: CutLimits, ranges: &mut [Range]) -> Option<Work> {
+    let done = state.cut.bytes;
+    let bytes = (state.op.local.length - done).min(u64::from(limits.bytes));
+    let (address, offset) = (state.op.local.address + done, state.op.remote.offset + done);
+    let ends = (address.wrapping_sub(whole.here).checked_add(bytes)?, offset.checked_add(bytes)?);
+    if ends.0 > whole.here_bytes || ends.1 > whole.there_bytes {
+        return None;
+    }
+    state.cut.bytes += bytes;
+    let bytes = bytes as u32;
+    *ranges.first_mut()? = Range { address, bytes, lkey: whole.lkey };
+    Some(Work { remote: whole.there + offset, rkey: whole.rkey, bytes, ranges: 1 })
+}
+
+/// Cuts the next WR off an op that has bytes left, inside of both regions: `here` gives the key for an address and how many bytes from there on it
+/// reaches, `there` the same for an offset, beside the address of its region. None when a range has no key, which is never so for what was checked; the
+/// op is as before then.
+#[inline]
 pub(crate) fn cut(
     state: &mut OpState,
-    here: &LocalKeys,
-    there: &Open,
+    here: impl Fn(u64) -> Option<(u32, u64)>,
+    (base, there): (u64, impl Fn(u64) -> Option<(u32, u64)>),
     limits: CutLimits,
     ranges: &mut [Range],
 ) -> Option<Work> {
     let most = limits.ranges.min(ranges.len());
     let mut at = state.cut;
     let (mut address, offset, mut left) = next(&state.op, at);
-    let (rkey, reach) = there.keys.at(offset, there.length)?;
+    let (rkey, reach) = there(offset)?;
     let mut room = reach.min(u64::from(limits.bytes));
-    let mut work = Work { remote: there.keys.base + offset, rkey, bytes: 0, ranges: 0 };
+    let mut work = Work { remote: base + offset, rkey, bytes: 0, ranges: 0 };
     loop {
-        let (lkey, here_reach) = here.at(address)?;
+        let (lkey, here_reach) = here(address)?;
         let bytes = left.min(here_reach).min(room);
         ranges[work.ranges] = Range { address, bytes: bytes as u32, lkey };
         work.ranges += 1;
@@ -73,6 +157,7 @@ pub(crate) fn cut(
 }
 
 /// The rest of the piece that comes next: its address here, its offset in the peer's region, and its length.
+#[inline]
 fn next(op: &Op, at: Cut) -> (u64, u64, u64) {
     match &op.pieces {
         None => (op.local.address + at.bytes, op.remote.offset + at.bytes, op.local.length - at.bytes),
@@ -85,6 +170,7 @@ fn next(op: &Op, at: Cut) -> (u64, u64, u64) {
     }
 }
 
+#[inline]
 fn advance(at: &mut Cut, bytes: u64, left_of_piece: u64) {
     at.bytes += bytes;
     if bytes == left_of_piece {
@@ -97,6 +183,8 @@ fn advance(at: &mut Cut, bytes: u64, left_of_piece: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::Open;
+    use crate::memory::LocalKeys;
     use crate::ops::OpTable;
     use crate::sys::RANGES;
     use orbit_te_memory::{Access, LocalKey, LocalSpan, RemoteKey};
@@ -154,7 +242,7 @@ mod tests {
     }
 
     fn limits() -> impl Strategy<Value = CutLimits> {
-        (1u32..900, 1usize..=RANGES).prop_map(|(bytes, ranges)| CutLimits { bytes, ranges })
+        (1u32..900, 1usize..=RANGES).prop_map(|(bytes, ranges)| CutLimits { bytes, ranges, inline: 0 })
     }
 
     proptest! {
@@ -182,7 +270,7 @@ mod tests {
                 verify: Verify::Off,
             };
             let mut table = OpTable::new(1);
-            let slot = table.insert(op).unwrap();
+            let slot = table.insert(&op).unwrap();
             let state = table.get_mut(slot).unwrap();
             let ours = LocalKeys::of((HERE, here.length), here.part, here.keys(1_000));
             let keys = RailKeys { rail: 0, base: THERE, part_bytes: there.part, rkeys: there.keys(90_000) };
@@ -191,24 +279,38 @@ mod tests {
                 .iter()
                 .flat_map(|(at, to, length)| (0..*length).map(move |byte| (at + byte, to + byte)))
                 .collect();
+            let whole = (here.part >= here.length && there.part >= there.length).then_some(Whole {
+                here: HERE,
+                here_bytes: here.length,
+                lkey: 1_000,
+                there: THERE,
+                there_bytes: there.length,
+                rkey: 90_000,
+            });
             let most = limits.ranges.min(room);
             let mut ranges = [Range::default(); RANGES];
             let mut next = 0;
             let mut put_back = put_back.into_iter();
             while state.left() > 0 {
                 let before = state.cut;
-                let work = cut(state, &ours, &open, limits, &mut ranges[..room]).unwrap();
+                let work = cut(state, |at| ours.at(at), (THERE, |at| open.at(at)), limits, &mut ranges[..room]).unwrap();
                 let made = (work, ranges);
+                if let Some(whole) = &whole {
+                    let after = std::mem::replace(&mut state.cut, before);
+                    let same = cut_whole(state, whole, limits, &mut ranges[..room]).unwrap();
+                    prop_assert_eq!((same, &ranges[..same.ranges]), (work, &made.1[..work.ranges]));
+                    prop_assert_eq!(state.cut, after);
+                }
                 // As when a chain is posted in part: the last of its WRs go back, the first of them is where the op is then.
                 let more = put_back.next().unwrap_or(0);
                 for _ in 0..more {
                     if state.left() > 0 {
-                        cut(state, &ours, &open, limits, &mut ranges[..room]).unwrap();
+                        cut(state, |at| ours.at(at), (THERE, |at| open.at(at)), limits, &mut ranges[..room]).unwrap();
                     }
                 }
                 if more > 0 {
                     state.cut = before;
-                    let again = cut(state, &ours, &open, limits, &mut ranges[..room]).unwrap();
+                    let again = cut(state, |at| ours.at(at), (THERE, |at| open.at(at)), limits, &mut ranges[..room]).unwrap();
                     prop_assert_eq!((again, ranges[..work.ranges].to_vec()), (work, made.1[..work.ranges].to_vec()));
                 }
                 prop_assert!(work.bytes > 0 && work.bytes <= limits.bytes);

@@ -2,12 +2,14 @@
 //! it was shown, and is remembered for as long as it has them.
 
 use crate::adapter::Adapters;
+use crate::error::VerbsError;
 use crate::handle::NotFreed;
 use crate::memory::Registrations;
 use orbit_te_memory::{Domain, KindSet, LocalKey, MemoryError, Region, RemoteKey};
 use orbit_te_wire::RegionDescriptor;
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The name, in routes and keys.
 pub(crate) const NAME: &str = "rdma";
@@ -16,12 +18,20 @@ pub(crate) const NAME: &str = "rdma";
 #[derive(Debug, Clone)]
 pub struct RdmaDomain {
     registrations: Arc<Registrations>,
+    /// Where memory that no device takes is left to other routes: whether that was told.
+    lenient: Option<Arc<AtomicBool>>,
 }
 
 impl RdmaDomain {
-    /// One that registers on these rails.
+    /// One that registers on these rails. Memory that a device does not take is refused.
     pub fn new(adapters: Arc<Adapters>) -> RdmaDomain {
-        RdmaDomain { registrations: Arc::new(Registrations::new(adapters)) }
+        RdmaDomain { registrations: Arc::new(Registrations::new(adapters)), lenient: None }
+    }
+
+    /// One that leaves memory to other routes which a device does not take, as where the limit of locked memory is too low. The first time
+    /// stands in the log as a warning, with the remedy.
+    pub fn where_possible(adapters: Arc<Adapters>) -> RdmaDomain {
+        RdmaDomain { lenient: Some(Arc::default()), ..RdmaDomain::new(adapters) }
     }
 
     /// The rails that it registers on.
@@ -31,6 +41,20 @@ impl RdmaDomain {
 
     pub(crate) fn registrations(&self) -> &Arc<Registrations> {
         &self.registrations
+    }
+
+    fn add(&self, region: &Region) -> Result<(), MemoryError> {
+        let error: VerbsError = match (self.registrations.add(region), &self.lenient) {
+            (Ok(()), _) => return Ok(()),
+            (Err(error), None) => return Err(refused(error)),
+            (Err(error), Some(told)) if !told.swap(true, Ordering::Relaxed) => {
+                tracing::warn!("rdma: memory is not registered, and is reached by other routes: {error}");
+                return Ok(());
+            }
+            (Err(error), Some(_)) => error,
+        };
+        tracing::debug!("rdma: memory is not registered, and is reached by other routes: {error}");
+        Ok(())
     }
 }
 
@@ -57,7 +81,7 @@ impl Domain for RdmaDomain {
         }
         // A file's pages can't be pinned for good; the region is reached by other routes.
         if !region.backing().may_vanish() {
-            self.registrations.add(region).map_err(refused)?;
+            self.add(region)?;
         }
         Ok(LocalKey::of_host(region))
     }
@@ -70,14 +94,14 @@ impl Domain for RdmaDomain {
     }
 
     fn renew(&self, region: &Region, _key: LocalKey) -> Result<(), MemoryError> {
-        match self.registrations.remove(region.id()).map_err(retained)? {
-            true => self.registrations.add(region).map_err(refused),
-            false => Ok(()),
-        }
+        let registered = self.registrations.get(region.id()).is_some();
+        // Also what could not be deregistered before: until it is, its keys are not dead.
+        self.registrations.remove(region.id()).map_err(retained)?;
+        if registered { self.add(region) } else { Ok(()) }
     }
 
     fn deregister(&self, region: &Region, _key: LocalKey) -> Result<(), MemoryError> {
-        self.registrations.remove(region.id()).map(drop).map_err(retained)
+        self.registrations.remove(region.id()).map_err(retained)
     }
 
     fn import(&self, descriptor: &RegionDescriptor) -> Result<RemoteKey, MemoryError> {

@@ -3,6 +3,7 @@
 
 use crate::ops::OpSlot;
 use orbit_te_memory::{Access, RemoteKey};
+use orbit_te_transport::OpKind;
 use orbit_te_wire::rdma::RailKeys;
 use std::time::Instant;
 
@@ -10,6 +11,7 @@ use std::time::Instant;
 pub(crate) type Shown = [u64; 3];
 
 /// The words of a key that its owner is shown; the fourth is the end of what was described.
+#[inline]
 pub(crate) fn shown(key: &RemoteKey) -> Shown {
     [key.0[0], key.0[1], key.0[2]]
 }
@@ -21,6 +23,21 @@ pub(crate) struct Open {
     pub(crate) length: u64,
     pub(crate) access: Access,
     pub(crate) expires: Option<Instant>,
+}
+
+impl Open {
+    /// Whether ops of a kind have the right.
+    pub(crate) fn may(&self, kind: OpKind) -> bool {
+        self.access.contains(match kind {
+            OpKind::Read => Access::REMOTE_READ,
+            OpKind::Write => Access::REMOTE_WRITE,
+        })
+    }
+
+    /// The key for an offset, and how many bytes from there on it reaches.
+    pub(crate) fn at(&self, offset: u64) -> Option<(u32, u64)> {
+        self.keys.at(offset, self.length)
+    }
 }
 
 /// Where a region stands.
@@ -53,6 +70,7 @@ impl Entries {
         self.known.len()
     }
 
+    #[inline]
     pub(crate) fn find(&mut self, wanted: &Shown) -> Option<&mut Entry> {
         self.lookups += 1;
         if self.known.get(self.recent).is_none_or(|known| known.shown != *wanted) {
@@ -61,6 +79,24 @@ impl Entries {
         let known = &mut self.known[self.recent];
         known.used = self.lookups;
         Some(&mut known.entry)
+    }
+
+    /// Where a region's keys are known and may be used now: its place for [`Entries::open_at`], as long as nothing is inserted or removed.
+    #[inline]
+    pub(crate) fn open(&mut self, wanted: &Shown, now: Instant) -> Option<usize> {
+        match self.find(wanted)? {
+            Entry::Open(open) if open.expires.is_none_or(|at| at > now) => Some(self.recent),
+            _ => None,
+        }
+    }
+
+    /// What [`Entries::open`] found.
+    #[inline]
+    pub(crate) fn open_at(&self, place: usize) -> Option<&Open> {
+        match &self.known.get(place)?.entry {
+            Entry::Open(open) => Some(open),
+            Entry::Asked { .. } => None,
+        }
     }
 
     pub(crate) fn insert(&mut self, shown: Shown, entry: Entry) {

@@ -101,54 +101,37 @@ impl fmt::Display for VerbsError {
     }
 }
 
-/// Why there are no verbs on this machine.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Why there are no verbs on this machine. Shown, it is the cause, and after a semicolon the remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unavailable {
     /// The library can't be opened.
-    #[error(
-        "libibverbs.so.1 is not installed: {reason}; `apt-get install libibverbs1 ibverbs-providers` (or rdma-core) gives it"
-    )]
     NoLibrary {
         /// What the loader said.
         reason: String,
     },
     /// The library is too old.
-    #[error("libibverbs.so.1 has no {symbol}: it is too old; rdma-core 33 or later has it")]
     NoSymbol {
         /// What is missing.
         symbol: &'static str,
     },
     /// The kernel has no RDMA.
-    #[error(
-        "the kernel has no RDMA support ({errno}); `modprobe ib_uverbs` and the device's driver (mlx5_ib, rdma_rxe) give it"
-    )]
     NoKernelSupport {
         /// What the list of devices gave.
         errno: Errno,
     },
     /// The list of devices can't be had.
-    #[error("the list of RDMA devices can't be had: {errno}")]
     NoList {
         /// What it gave.
         errno: Errno,
     },
     /// There is no device.
-    #[error(
-        "no RDMA device; `rdma link` shows what there is, `rdma link add rxe0 type rxe netdev eth0` makes one of a network card"
-    )]
     NoDevice,
     /// The kernel has devices, and the library has no driver for any of them.
-    #[error(
-        "no provider for {devices}; `apt-get install ibverbs-providers` (or the vendor's packages) gives it"
-    )]
     NoProvider {
         /// The kernel's names of them.
         devices: String,
     },
     /// The devices may not be opened.
-    #[error(
-        "no permission on {path} ({errno}); give the user (or the container: `--device={path}`) read and write access to it"
-    )]
     NoPermission {
         /// The character device.
         path: String,
@@ -156,6 +139,55 @@ pub enum Unavailable {
         errno: Errno,
     },
 }
+
+impl Unavailable {
+    /// What is missing.
+    pub fn cause(&self) -> String {
+        match self {
+            Unavailable::NoLibrary { reason } => format!("libibverbs.so.1 is not installed: {reason}"),
+            Unavailable::NoSymbol { symbol } => format!("libibverbs.so.1 has no {symbol}: it is too old"),
+            Unavailable::NoKernelSupport { errno } => format!("the kernel has no RDMA support ({errno})"),
+            Unavailable::NoList { errno } => format!("the list of RDMA devices can't be had: {errno}"),
+            Unavailable::NoDevice => "no RDMA device".to_string(),
+            Unavailable::NoProvider { devices } => format!("no provider for {devices}"),
+            Unavailable::NoPermission { path, errno } => format!("no permission on {path} ({errno})"),
+        }
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        let words = match self {
+            Unavailable::NoLibrary { .. } => {
+                "`apt-get install libibverbs1 ibverbs-providers` (or rdma-core) gives it"
+            }
+            Unavailable::NoSymbol { .. } => "rdma-core 33 or later has it",
+            Unavailable::NoKernelSupport { .. } => {
+                "`modprobe ib_uverbs` and the device's driver (mlx5_ib, rdma_rxe) give it"
+            }
+            Unavailable::NoList { .. } => "`ibv_devices` tells the same; see the kernel's log",
+            Unavailable::NoDevice => {
+                "`rdma link` shows what there is, `rdma link add rxe0 type rxe netdev eth0` makes one of a network card"
+            }
+            Unavailable::NoProvider { .. } => {
+                "`apt-get install ibverbs-providers` (or the vendor's packages) gives it"
+            }
+            Unavailable::NoPermission { path, .. } => {
+                return format!(
+                    "give the user (or the container: `--device={path}`) read and write access to it"
+                );
+            }
+        };
+        words.to_string()
+    }
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.cause(), self.remedy())
+    }
+}
+
+impl std::error::Error for Unavailable {}
 
 #[cfg(test)]
 mod tests {

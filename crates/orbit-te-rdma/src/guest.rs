@@ -6,11 +6,11 @@ use crate::attributes;
 use crate::handle::{Cq, Qp, QpCaps, Retention, Ticket};
 use crate::handshake::{self, Action, Input, Machine, Pace, Say as Words, Terms, Timed, Unfit};
 use crate::link::MOST_SENDS;
-use crate::memory::Mrs;
+use crate::memory::{Mrs, Stuck};
 use crate::notices::Notice;
-use orbit_te_memory::{Hold, Recalled};
+use orbit_te_memory::{Access, Hold, Recalled};
 use orbit_te_transport::Say;
-use orbit_te_wire::rdma::{Answer, Body, CloseCode, Message, Offer, Queue, Side, Stamp};
+use orbit_te_wire::rdma::{Answer, Body, CloseCode, KeySet, Message, Offer, Queue, Side, Stamp};
 use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,6 +44,11 @@ impl Given {
     }
 }
 
+/// How long keys hold from now on, as a peer is told: 0 for without end.
+pub(crate) fn lasts(left: Option<Duration>) -> u64 {
+    left.map_or(0, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX).max(1))
+}
+
 /// QPs on one rail.
 struct OnRail {
     used: Used,
@@ -71,6 +76,8 @@ pub(crate) struct Guest {
     /// By rail: where CQEs of its QPs go, of which there are none but for failures.
     cqs: Vec<Option<Cq>>,
     given: Vec<Given>,
+    /// Keys of a grant that are over and can't be taken back yet, and what they reach.
+    kept: Vec<(Vec<Stuck>, Hold)>,
     /// QPs that could not be destroyed: until they are gone the peer can touch what it has keys of.
     stuck: Vec<(Arc<Retention>, Ticket)>,
     /// Who asks whether something can still land: the number of the question, and from which attempt.
@@ -102,6 +109,7 @@ impl Guest {
             cqs: adapters.all().iter().map(|_| None).collect(),
             adapters,
             given: Vec::new(),
+            kept: Vec::new(),
             stuck: Vec::new(),
             fences: Vec::new(),
             notices: 0,
@@ -113,9 +121,27 @@ impl Guest {
         guest
     }
 
-    /// How many keys the peer has.
+    /// How many keys the peer has, or may still have.
     pub(crate) fn given(&self) -> usize {
-        self.given.len()
+        self.given.len() + self.kept.len()
+    }
+
+    /// Keys of a region that the peer has already and asks for again, because it has forgotten them, or because they would have ended: nothing
+    /// is registered, and nothing more is held. They last as long as the grant does now. None: it has none; `Some(None)`: it has the region's.
+    pub(crate) fn again(
+        &mut self,
+        shown: (RegionId, Generation, u64),
+        granted: Option<(Access, Option<Duration>)>,
+        now: Instant,
+    ) -> Option<Option<KeySet>> {
+        let same = |given: &&mut Given| {
+            (given.region, given.generation, given.key) == shown && given.ending.is_none() && !given.over
+        };
+        let given = self.given.iter_mut().find(same)?;
+        Some(given.own.as_mut().zip(granted).map(|((own, ends), (access, left))| {
+            *ends = left.map(|left| now + left);
+            own.remote(access, lasts(left))
+        }))
     }
 
     pub(crate) fn give(&mut self, given: Given) {
@@ -124,7 +150,7 @@ impl Guest {
 
     /// Whether nothing of it is left.
     pub(crate) fn is_over(&self) -> bool {
-        self.leaving && self.queues.is_none() && self.given.is_empty() && self.stuck.is_empty()
+        self.leaving && self.queues.is_none() && self.given() == 0 && self.stuck.is_empty()
     }
 
     /// Takes a message of the handshake.
@@ -273,12 +299,15 @@ impl Guest {
 
     /// When it is to be looked after.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
+        // Keys that others have as well end with its QPs, which are tried again in their own time.
+        let only_stuck = self.queues.is_none() && !self.stuck.is_empty();
         let given = self.given.iter().flat_map(|given| {
-            let ends = given.ending.map(|(_, due)| due);
+            let waits = only_stuck && given.own.is_none();
+            let ends = given.ending.map(|(_, due)| due).filter(|_| !waits);
             let expires = given.own.as_ref().and_then(|(_, expires)| *expires).filter(|_| ends.is_none());
             [ends, expires].into_iter().flatten()
         });
-        let retry = (!self.stuck.is_empty()).then_some(now + RETRY);
+        let retry = (!self.stuck.is_empty() || !self.kept.is_empty()).then_some(now + RETRY);
         given.chain(self.machine.due()).chain(retry).min()
     }
 
@@ -294,6 +323,13 @@ impl Guest {
             retention.holds(*ticket)
         });
         self.answer_fences();
+        for (mut stuck, hold) in std::mem::take(&mut self.kept) {
+            stuck.retain(Stuck::stays);
+            match stuck.is_empty() {
+                true => gone.push(hold),
+                false => self.kept.push((stuck, hold)),
+            }
+        }
         let expired = |given: &Given| {
             given.ending.is_none() && given.own.as_ref().and_then(|(_, at)| *at).is_some_and(|at| at <= now)
         };
@@ -309,7 +345,7 @@ impl Guest {
             self.given.iter_mut().for_each(|given| given.over = true);
         }
         let late = |given: &Given| given.ending.is_some_and(|(_, due)| due <= now) && !given.over;
-        if self.given.iter().any(|given| late(given) && given.own.is_none()) {
+        if self.queues.is_some() && self.given.iter().any(|given| late(given) && given.own.is_none()) {
             // The keys are not for this peer alone: it loses its QPs.
             tracing::warn!(peer = %self.peer, "rdma: a peer does not let go of keys that end, and loses its connection");
             self.end(CloseCode::QueueFailed, now);
@@ -326,20 +362,16 @@ impl Guest {
                 continue;
             }
             any = true;
-            if let Some(Err(not_freed)) = given.own.map(|(own, _)| own.deregister()) {
+            let stuck = given.own.map(|(own, _)| own.deregister(&self.adapters)).unwrap_or_default();
+            if !stuck.is_empty() {
                 // The keys may still work: what they reach is held until they do not.
-                self.stuck_key(not_freed.ticket, given.hold);
+                tracing::error!(peer = %self.peer, "rdma: keys of a grant can't be taken back; the region is kept");
+                self.kept.push((stuck, given.hold));
                 continue;
             }
             gone.push(given.hold);
         }
         any
-    }
-
-    fn stuck_key(&mut self, ticket: Ticket, hold: Hold) {
-        tracing::error!(?ticket, peer = %self.peer, "rdma: keys of a grant can't be taken back; the region is kept");
-        // The retained MR keeps the memory; the hold keeps the region from being withdrawn.
-        std::mem::forget(hold);
     }
 
     fn drive(&mut self, input: Input, now: Instant) {

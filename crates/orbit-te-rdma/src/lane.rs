@@ -50,9 +50,10 @@ impl Lane {
         }
     }
 
-    /// How many more WRs it takes.
-    pub(crate) fn room(&self) -> u32 {
-        self.depth - self.queue.len().min(self.depth)
+    /// How many more WRs it takes now, of so many at most.
+    #[inline]
+    pub(crate) fn room(&self, most: usize) -> usize {
+        (self.depth.saturating_sub(self.queue.len()) as usize).min(most)
     }
 
     /// Destroys the QP. None: it is gone, and the WRs with it; otherwise where to look for it.
@@ -77,6 +78,7 @@ pub(crate) struct WrName {
 }
 
 impl WrName {
+    #[inline]
     pub(crate) const fn to_u64(self) -> u64 {
         (self.lane as u64) << 48 | (self.turn as u64) << 32 | self.number as u64
     }

@@ -68,9 +68,11 @@ mod hearing;
 mod lane;
 mod link;
 mod ops;
+pub mod placement;
 mod rail_queue;
 mod reacting;
 mod send_queue;
+mod straight;
 pub mod transport;
 
 // 8. The side that is reached.
@@ -86,6 +88,7 @@ pub use device::{
 };
 pub use domain::RdmaDomain;
 pub use error::{Errno, Unavailable, VerbsError};
+pub use placement::Placement;
 pub use status::WcStatus;
 pub use target::RdmaTarget;
 pub use transport::RdmaTransport;

@@ -66,6 +66,12 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
+    /// The lane that has the next turn after that of `last`, which becomes it; none when there is none.
+    pub(crate) fn next_lane(&self, last: &mut usize) -> Option<u16> {
+        *last = if *last + 1 < self.lanes.len() { *last + 1 } else { 0 };
+        self.lanes.get(*last).copied()
+    }
+
     /// Its QPs, as the peer is told.
     pub(crate) fn array(&self) -> QueueArray {
         QueueArray { rail: self.rail, queues: self.queues.clone() }

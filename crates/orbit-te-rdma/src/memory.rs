@@ -36,6 +36,14 @@ impl LocalKeys {
         LocalKeys { base, length, part_bytes, lkeys }
     }
 
+    /// The first address, the length and the key of a region with one key.
+    pub(crate) fn single(&self) -> Option<(u64, u64, u32)> {
+        match self.lkeys[..] {
+            [lkey] => Some((self.base, self.length, lkey)),
+            _ => None,
+        }
+    }
+
     /// The key for the byte at an address, and how many bytes from there on it reaches.
     pub(crate) fn at(&self, address: u64) -> Option<(u32, u64)> {
         let offset = address.checked_sub(self.base).filter(|offset| *offset < self.length)?;
@@ -51,6 +59,21 @@ struct OnRail {
     mrs: Vec<Mr>,
 }
 
+/// An MR that could not be deregistered: its keys may still work.
+#[derive(Debug)]
+pub(crate) struct Stuck {
+    retention: Arc<Retention>,
+    why: NotFreed,
+}
+
+impl Stuck {
+    /// Tries again; whether it is still there.
+    pub(crate) fn stays(&self) -> bool {
+        self.retention.sweep();
+        self.retention.holds(self.why.ticket)
+    }
+}
+
 /// The MRs of one region.
 #[derive(Debug)]
 pub(crate) struct Mrs {
@@ -61,8 +84,7 @@ pub(crate) struct Mrs {
 }
 
 impl Mrs {
-    /// Registers a region on all rails but those that are lost, each by a thread of its own where there are several and much is to be pinned.
-    /// All or nothing.
+    /// Registers a region on all rails but those that are lost, each by a thread of its own where there are several. All or nothing.
     pub(crate) fn register(adapters: &Adapters, region: &Region, access: Access) -> Result<Mrs, VerbsError> {
         let flags = flags(region.access(), access);
         let one = |adapter: &Adapter| {
@@ -107,16 +129,15 @@ impl Mrs {
         KeySet { length: self.length, access: access.bits(), expires_ns, rails }
     }
 
-    /// Deregisters all, also after one that could not be; the first of those.
-    pub(crate) fn deregister(self) -> Result<(), NotFreed> {
-        self.end().into_iter().next().map_or(Ok(()), |(_, not_freed)| Err(not_freed))
-    }
-
-    /// Deregisters all; those that could not be, each with the number of its rail.
-    fn end(self) -> Vec<(usize, NotFreed)> {
-        let of_rail = |(rail, on): (usize, OnRail)| on.mrs.into_iter().map(move |mr| (rail, mr.deregister()));
-        let all = self.rails.into_iter().enumerate().flat_map(of_rail);
-        all.filter_map(|(rail, ended)| Some((rail, ended.err()?))).collect()
+    /// Deregisters all, also after some that could not be; those.
+    pub(crate) fn deregister(self, adapters: &Adapters) -> Vec<Stuck> {
+        let mut stuck = Vec::new();
+        for (adapter, rail) in adapters.all().iter().zip(self.rails) {
+            let failed = rail.mrs.into_iter().filter_map(|mr| mr.deregister().err());
+            stuck
+                .extend(failed.map(|why| Stuck { retention: adapter.pd.context().retention().clone(), why }));
+        }
+        stuck
     }
 }
 
@@ -170,9 +191,6 @@ fn flags(region: Access, access: Access) -> MrAccess {
     attributes::registration(access, writable, false, false)
 }
 
-/// An MR that could not be deregistered, and the list that has it.
-type Stuck = (Arc<Retention>, NotFreed);
-
 /// The MRs of all regions of a domain.
 #[derive(Debug)]
 pub(crate) struct Registrations {
@@ -180,7 +198,7 @@ pub(crate) struct Registrations {
     table: ArcSwap<HashMap<RegionId, Arc<Mrs>>>,
     /// Held while the table is replaced.
     edit: Mutex<()>,
-    /// By region: MRs that could not be deregistered, whose keys may still work.
+    /// What is left of regions that were to be deregistered.
     stuck: Mutex<HashMap<RegionId, Vec<Stuck>>>,
     /// Changes whenever keys end.
     epoch: AtomicU64,
@@ -212,27 +230,25 @@ impl Registrations {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Ends a region's registration; whether there was one. An error as long as keys of it may still work: what could not be deregistered
-    /// is retained, and tried again by the next call.
-    pub(crate) fn remove(&self, region: RegionId) -> Result<bool, NotFreed> {
+    /// Ends a region's registration. Its keys are dead when this returns, but for what could not be deregistered, which is retained and tried
+    /// again when this is called again.
+    pub(crate) fn remove(&self, region: RegionId) -> Result<(), NotFreed> {
         let removed = self.replace(|table| table.remove(&region));
         self.epoch.fetch_add(1, Ordering::AcqRel);
+        // Without the lock: freeing may drop memory, whose owner has code of his own.
+        let mut stuck = self.stuck.lock().remove(&region).unwrap_or_default();
+        stuck.retain(Stuck::stays);
         // Whoever looks it up holds it for no longer than that takes.
-        let ended = removed.map(unshared).map(Mrs::end);
-        let mut stuck = self.stuck.lock();
-        let before = stuck.remove(&region);
-        let there = ended.is_some() || before.is_some();
-        let retention = |rail: usize| Some(self.adapters.all().get(rail)?.pd.context().retention().clone());
-        let ended = ended.into_iter().flatten().filter_map(|(rail, ended)| Some((retention(rail)?, ended)));
-        let mut all = before.unwrap_or_default();
-        for (retention, _) in &all {
-            retention.sweep();
+        if let Some(mrs) = removed.map(unshared) {
+            stuck.extend(mrs.deregister(&self.adapters));
         }
-        all.extend(ended);
-        all.retain(|(retention, not_freed)| retention.holds(not_freed.ticket));
-        let Some((_, first)) = all.first().cloned() else { return Ok(there) };
-        stuck.insert(region, all);
-        Err(first)
+        match stuck.first().map(|first| first.why) {
+            None => Ok(()),
+            Some(why) => {
+                self.stuck.lock().insert(region, stuck);
+                Err(why)
+            }
+        }
     }
 
     fn replace<T>(&self, change: impl FnOnce(&mut HashMap<RegionId, Arc<Mrs>>) -> T) -> T {

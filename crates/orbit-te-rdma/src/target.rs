@@ -6,7 +6,7 @@
 
 use crate::adapter::Adapters;
 use crate::domain::{NAME, RdmaDomain};
-use crate::guest::{Given, Guest};
+use crate::guest::{Given, Guest, lasts};
 use crate::memory::{Mrs, Registrations};
 use crate::notices::{Notice, Reader};
 use arc_swap::ArcSwap;
@@ -172,29 +172,29 @@ impl RdmaTarget {
         let lease =
             admit(&self.regions.load(), &holder, &asked, now).map_err(|error| refusal(error.status()))?;
         let region = lease.region().clone();
+        // Looked up and let go at once: whoever withdraws the region waits for it.
+        let common = self.registrations.get(id).ok_or(KeyRefusal::NotRegistered)?.remote(region.access(), 0);
+        let granted = lease.grant().map(|grant| (grant.access(), grant.expires_in(now)));
+        if let Some(own) = guest.again((id, generation, key), granted, now) {
+            return Ok(own.unwrap_or(common));
+        }
         if guest.given() >= GIVEN {
             return Err(KeyRefusal::NoRoom);
         }
-        let registered = self.registrations.get(id).ok_or(KeyRefusal::NotRegistered)?;
-        let (keys, own) = match lease.grant() {
-            None => (registered.remote(region.access(), 0), None),
+        let (keys, own) = match granted {
+            None => (common, None),
             // Keys of its own, so that they can end alone.
-            Some(grant) => {
-                let access = grant.access();
-                let left = grant.expires_in(now);
-                let expires_ns =
-                    left.map_or(0, |left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX).max(1));
+            Some((access, left)) => {
                 let own = Mrs::register(&self.adapters, &region, access).map_err(|error| {
                     tracing::warn!(%error, "{NAME}: no keys for a grant");
                     KeyRefusal::NoRoom
                 })?;
-                (own.remote(access, expires_ns), Some((own, left.map(|left| now + left))))
+                (own.remote(access, lasts(left)), Some((own, left.map(|left| now + left))))
             }
         };
         if keys.rails.is_empty() {
             return Err(KeyRefusal::NotRegistered);
         }
-        drop(registered);
         // What ended just now is told as it will be told from now on.
         let hold = Hold::new(lease, generation).ok_or_else(|| match region.is_retired() {
             true => KeyRefusal::UnknownRegion,

@@ -12,9 +12,10 @@ use crate::lane::Lanes;
 use crate::link::Link;
 use crate::local::Local;
 use crate::notices::Reader;
-use crate::ops::OpTable;
+use crate::ops::{Cut, OpSlot, OpTable};
+use crate::placement::Placement;
 use crate::rail_queue::RailQueue;
-use crate::sys::{Chain, RANGES};
+use crate::sys::{CHAIN, Chain, RANGES};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use orbit_te_memory::KindSet;
 use orbit_te_transport::{
@@ -31,7 +32,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-const MAX_OP_BYTES: u64 = u64::MAX >> 8;
+pub(crate) const MAX_OP_BYTES: u64 = u64::MAX >> 8;
 /// CQEs that are taken from one CQ at a time.
 const CQES: usize = 64;
 
@@ -44,6 +45,7 @@ pub(crate) struct LinkEntry {
 pub struct RdmaTransport {
     pub(crate) config: RdmaConfig,
     pub(crate) life: Incarnation,
+    pub(crate) placement: Placement,
     pub(crate) adapters: Arc<Adapters>,
     pub(crate) local: Local,
     /// By the rail's number; made when they are first used.
@@ -56,6 +58,10 @@ pub struct RdmaTransport {
     pub(crate) active: VecDeque<LinkId>,
     pub(crate) chain: Chain,
     pub(crate) ranges: [Range; RANGES],
+    /// By WR of the chain: how far its op was cut before.
+    pub(crate) befores: [Cut; CHAIN],
+    /// Ops that have to be looked at after a CQE; kept for its memory.
+    pub(crate) odd: Vec<OpSlot>,
     /// Where CQEs come to.
     wcs: Vec<Wc>,
     pub(crate) actions: Vec<Action>,
@@ -87,6 +93,7 @@ impl RdmaTransport {
         let max_ops = config.max_ops;
         Ok(RdmaTransport {
             life,
+            placement: Placement::default(),
             queues: adapters.all().iter().map(|_| None).collect(),
             local: Local::new(registrations),
             adapters,
@@ -97,6 +104,8 @@ impl RdmaTransport {
             active: VecDeque::new(),
             chain: Chain::new(),
             ranges: [Range::default(); RANGES],
+            befores: [Cut::default(); CHAIN],
+            odd: Vec::new(),
             wcs: vec![Wc::default(); CQES],
             actions: Vec::new(),
             news: Vec::new(),
@@ -147,6 +156,7 @@ impl RdmaTransport {
     }
 }
 
+#[inline]
 pub(crate) fn link_of(links: &mut [LinkEntry], id: LinkId) -> Option<&mut Link> {
     let entry = links.get_mut(id.slot as usize)?;
     entry.link.as_mut().filter(|_| entry.generation == id.generation)
@@ -210,11 +220,10 @@ unsafe impl Transport for RdmaTransport {
 
     unsafe fn submit(&mut self, ops: &[Op], now: Instant) -> usize {
         let mut taken = 0;
-        for op in ops {
-            if self.closed {
-                break;
-            }
-            let Some(slot) = self.ops.insert(*op) else { break };
+        while !self.closed {
+            taken += self.straight(&ops[taken..], now);
+            let Some(op) = ops.get(taken) else { break };
+            let Some(slot) = self.ops.insert(op) else { break };
             taken += 1;
             let length = op.local.length;
             // SAFETY: whoever submits vouches for the slices.
@@ -254,11 +263,7 @@ unsafe impl Transport for RdmaTransport {
         if !self.active.is_empty() {
             any |= self.pump(now);
         }
-        for _ in 0..budget {
-            let Some(completion) = self.ops.next_done() else { break };
-            out.completions.push(completion);
-            any = true;
-        }
+        any |= self.ops.give_out(budget, &mut out.completions);
         any |= !self.news.is_empty();
         out.events.append(&mut self.news);
         if any {

@@ -1,12 +1,12 @@
 //! RDMA over verbs in memory passes the transport contract's suite: as it comes, with short queues and small cuts, with WRs carried out in
-//! any order, and with completions that come late.
+//! any order, and with completions that come late; with completions learnt of in each of the three ways.
 
 #![cfg(feature = "testing")]
 #![allow(clippy::unwrap_used)]
 
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_rdma::fake::{Clock, DeviceSpec, FakeFabric, Mode};
-use orbit_te_rdma::{Adapters, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
+use orbit_te_rdma::{Adapters, Completions, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
 use orbit_te_transport::testing::{Pair, Side};
 use orbit_te_transport::{Counterpart, LinkId, Say, Transport};
 use orbit_te_wire::rdma::Address;
@@ -164,6 +164,7 @@ fn patient() -> RdmaConfig {
     }
 }
 
+/// As it comes: completions are looked for, and then waited for ([`Completions::Adaptive`]).
 mod as_it_comes {
     use super::*;
 
@@ -174,18 +175,27 @@ mod as_it_comes {
     orbit_te_transport::conformance_tests!(pair);
 }
 
+/// With completions told by events.
 mod cramped {
     use super::*;
 
     fn pair() -> RdmaPair {
-        let config =
-            RdmaConfig { chunk_bytes: 5_001, max_ops: 2, regions: 1, width: 3, send_depth: 2, ..patient() };
+        let config = RdmaConfig {
+            chunk_bytes: 5_001,
+            max_ops: 2,
+            regions: 1,
+            width: 3,
+            send_depth: 2,
+            completions: Completions::Events,
+            ..patient()
+        };
         RdmaPair::new(FakeFabric::new(2), config)
     }
 
     orbit_te_transport::conformance_tests!(pair);
 }
 
+/// With completions looked for without a pause.
 mod in_any_order {
     use super::*;
 
@@ -193,7 +203,10 @@ mod in_any_order {
         let fabric = FakeFabric::new(3);
         fabric.scramble(true);
         fabric.set_mode(Mode::AtPoll);
-        RdmaPair::new(fabric, RdmaConfig { chunk_bytes: 20_000, width: 4, ..patient() })
+        RdmaPair::new(
+            fabric,
+            RdmaConfig { chunk_bytes: 20_000, width: 4, completions: Completions::Polling, ..patient() },
+        )
     }
 
     orbit_te_transport::conformance_tests!(pair);

@@ -29,6 +29,8 @@ impl Priority {
     }
 }
 
+const NORMAL: usize = Priority::Normal as usize;
+
 /// Entries that wait for their turns. Entries of one priority go in the order in which they came. The most urgent goes first,
 /// except that a priority which was passed over [`Priority::patience`] times gets one turn, the least urgent before others: so every
 /// front entry has a turn within 34, whatever comes after it.
@@ -62,6 +64,7 @@ impl<T> PriorityQueue<T> {
     }
 
     /// Adds an entry behind those of its priority.
+    #[inline]
     pub fn push(&mut self, priority: Priority, entry: T) {
         self.levels[priority as usize].push_back(entry);
     }
@@ -72,12 +75,25 @@ impl<T> PriorityQueue<T> {
     }
 
     /// The entry whose turn it is.
+    #[inline]
     pub fn peek(&self) -> Option<&T> {
+        if self.is_normal() {
+            return self.levels[NORMAL].front();
+        }
         self.levels[self.turn()?].front()
     }
 
     /// The entry of [`PriorityQueue::peek`] takes its turn; with `last` it leaves, and is given back.
+    #[inline]
     pub fn take_turn(&mut self, last: bool) -> Option<T> {
+        if self.is_normal() {
+            self.passed[NORMAL] = 0;
+            return if last { self.levels[NORMAL].pop_front() } else { None };
+        }
+        self.take_turn_of_several(last)
+    }
+
+    fn take_turn_of_several(&mut self, last: bool) -> Option<T> {
         let level = self.turn()?;
         self.passed[level] = 0;
         for less_urgent in level + 1..self.levels.len() {
@@ -86,6 +102,20 @@ impl<T> PriorityQueue<T> {
             }
         }
         if last { self.remove_front(level) } else { None }
+    }
+
+    /// The entries whose turns come one after the other, whatever each of them takes, from that of [`PriorityQueue::peek`] on; perhaps not all of
+    /// those. None while several priorities wait: then each turn is to be asked for.
+    #[inline]
+    pub fn run(&self) -> Option<&[T]> {
+        self.is_normal().then(|| self.levels[NORMAL].as_slices().0)
+    }
+
+    /// So many entries of [`PriorityQueue::run`] have had their turns and leave.
+    #[inline]
+    pub fn take_run(&mut self, count: usize) {
+        self.passed[NORMAL] = 0;
+        self.levels[NORMAL].drain(..count);
     }
 
     /// Takes the entry of [`PriorityQueue::peek`] out without a turn: it has nothing to do, or waits elsewhere.
@@ -107,12 +137,19 @@ impl<T> PriorityQueue<T> {
         self.levels.iter().flatten()
     }
 
+    /// Whether nothing waits but what is of normal priority, which is so nearly always: nobody is passed over then.
+    #[inline]
+    fn is_normal(&self) -> bool {
+        self.levels[Priority::High as usize].is_empty() && self.levels[Priority::Low as usize].is_empty()
+    }
+
     /// How many entries wait.
     pub fn len(&self) -> usize {
         self.levels.iter().map(VecDeque::len).sum()
     }
 
     /// Whether none waits.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.levels.iter().all(VecDeque::is_empty)
     }

@@ -2,6 +2,7 @@
 //! names it, never adjusted in silence.
 
 use crate::config::Config;
+use crate::cpus::CpuList;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::features::FeatureConfig;
@@ -57,6 +58,12 @@ impl EngineBuilder {
         self
     }
 
+    /// The CPUs that workers' threads keep to: a list for each worker, or one for all; none: anywhere.
+    pub fn worker_cpus(mut self, lists: Vec<CpuList>) -> Self {
+        self.config.worker_cpus = lists;
+        self
+    }
+
     /// Decides how many bytes may be registered.
     pub fn registration_limit(mut self, limit: Arc<dyn RegistrationLimit>) -> Self {
         self.config.registration_limit = limit;
@@ -82,6 +89,7 @@ impl EngineBuilder {
     }
 
     /// Changes settings of the transports that are features of the build.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code))] // No feature of this build has settings.
     pub(crate) fn features(mut self, change: impl FnOnce(&mut FeatureConfig)) -> Self {
         change(&mut self.config.features);
         self
@@ -106,6 +114,12 @@ impl EngineBuilder {
 pub(crate) fn check(config: &Config) -> Result<(), Error> {
     if config.workers == 0 || config.serving_workers == 0 {
         return Err(Error::Config("an engine needs at least one worker and one serving worker".to_string()));
+    }
+    let (lists, workers) = (config.worker_cpus.len(), config.workers);
+    if lists > 1 && lists != workers {
+        return Err(Error::Config(format!(
+            "there are {lists} lists of CPUs for {workers} worker(s): give one for each, one for all, or none"
+        )));
     }
     if config.heartbeat.is_zero() {
         return Err(Error::Config("a heartbeat of zero would take every peer for gone".to_string()));

@@ -1,5 +1,6 @@
 //! An engine's settings. Rule: each says how to size it and what it costs; the defaults need no tuning.
 
+use crate::cpus::CpuList;
 use crate::features::FeatureConfig;
 use crate::route::Policy;
 use orbit_te_memory::{RegistrationLimit, Unlimited};
@@ -23,6 +24,11 @@ pub struct Config {
     /// Threads that carry out this engine's own transfers; each peer belongs to one of them. One reaches the line rate of most
     /// links. Default 1.
     pub workers: usize,
+    /// The CPUs that workers' threads keep to: a list for each worker, or one for all. A worker's event queues and the queues of its RDMA
+    /// connections are made on its CPUs, so that their memory is at that NUMA node, and RDMA rails of that node are tried first. Callers who
+    /// wait for a transfer drive it on CPUs of their own. Costs nothing but the kernel's freedom; take CPUs at the network card's node, and no
+    /// CPU twice. Default none: workers run anywhere.
+    pub worker_cpus: Vec<CpuList>,
     /// Threads that answer peers' requests; each session belongs to one of them. None are started when nothing listens. Default 1.
     pub serving_workers: usize,
     /// How long a worker, a serving thread or a caller who waits looks for more before it sleeps. Sleeping and waking cost 5 to
@@ -76,6 +82,7 @@ impl Default for Config {
             advertise: Vec::new(),
             trust_network: false,
             workers: 1,
+            worker_cpus: Vec::new(),
             serving_workers: 1,
             spin_us: if cpus > 1 { 50 } else { 0 },
             deadline: Duration::from_secs(30),

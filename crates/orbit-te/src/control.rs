@@ -191,9 +191,8 @@ async fn join(shared: &Arc<Shared>, session: &Arc<Session>, worker: &Arc<Worker>
     if shared.joined.is_empty() || !session.terms().features.contains(Features::ADDRESSES) {
         return false;
     }
-    let limit = shared.config.control_timeout.min(JOINING);
     let question = |request| Control::Addresses { request };
-    let addresses = match session.ask("asking for addresses", limit, question).await {
+    let addresses = match session.ask("asking for addresses", shared.config.control_timeout, question).await {
         Ok(Control::AddressesAre { addresses, .. }) => addresses,
         Ok(_) => return false,
         Err(error) => {
@@ -201,6 +200,7 @@ async fn join(shared: &Arc<Shared>, session: &Arc<Session>, worker: &Arc<Worker>
             return false;
         }
     };
+    let limit = shared.config.control_timeout.min(JOINING);
     let (mut answers, mut left) = (Vec::new(), shared.joined);
     for address in addresses {
         // A newer peer may have ways that this side does not know, and each is joined once, but for the base.

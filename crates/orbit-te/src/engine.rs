@@ -12,6 +12,7 @@ use crate::list::Layout;
 use crate::mailbox::Inbox;
 use crate::notification::Notifications;
 use crate::pending::{Pending, block_on};
+use crate::place::{WorkerPlace, of_worker};
 use crate::prepared::Prepared;
 use crate::region::Slice;
 use crate::retention::Retention;
@@ -71,7 +72,7 @@ impl Engine {
         check(&config)?;
         let identity = Identity::random()?;
         let registry = Registry::with_limit(config.registration_limit.clone());
-        let features = Features::of(&config)?;
+        let features = Arc::new(Features::of(&config)?);
         let listener = config.listen.map(|at| Listener::bind(at, &config.tcp)).transpose()?;
         let addresses = match &listener {
             Some(listener) if config.advertise.is_empty() => reachable_at(listener.address()?)?,
@@ -94,9 +95,13 @@ impl Engine {
         // What was started ends by itself when this function fails half-way: nobody holds it.
         let result = (|| -> Result<(), Error> {
             for n in 0..config.workers {
-                let router = router(&features, &config, (identity, &registry), &counts)?;
-                let (worker, join) =
-                    Worker::start(format!("orbit-te-work-{n}"), router, &config, retention.clone())?;
+                let name = format!("orbit-te-work-{n}");
+                let cpus = of_worker(&config, n).cloned();
+                let make = router(&features, &config, (identity, &registry), &counts);
+                let (worker, join) = Worker::start(name.clone(), cpus, &config, retention.clone(), make)?;
+                if let WorkerPlace { cpus: Some(cpus), node, near } = worker.place() {
+                    tracing::info!(worker = name, %cpus, ?node, ?near, "a worker keeps to its CPUs");
+                }
                 workers.push(worker);
                 joins.push(join);
             }
@@ -228,6 +233,11 @@ impl Engine {
         self.shared().workers.iter().map(|worker| worker.damaged()).sum()
     }
 
+    /// Where each of its workers runs, as [`Config::worker_cpus`] has it.
+    pub fn worker_places(&self) -> Vec<WorkerPlace> {
+        self.shared().workers.iter().map(|worker| worker.place().clone()).collect()
+    }
+
     /// How often routes were not taken, by the reason, since the engine started. For monitoring: none ever falls. A reason counts once for
     /// each decision; requests of one kind that are submitted together are decided together.
     pub fn route_reasons(&self) -> Vec<(&'static str, u64)> {
@@ -331,16 +341,22 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// The transports of one worker.
+/// What makes the transports of one worker, on the worker's thread.
 fn router(
-    features: &Features,
+    features: &Arc<Features>,
     config: &Config,
-    (identity, registry): (Identity, &Registry),
+    (identity, registry): (Identity, &Arc<Registry>),
     counts: &Arc<ReasonCounts>,
-) -> Result<Router, Error> {
-    let transports = features.transports(identity, registry)?;
-    let router = Router::new(transports, config.policy.clone(), counts.clone(), clock::now());
-    Ok(router.map_err(|source| TransportError::Io { what: "a worker's event queue".to_string(), source })?)
+) -> impl FnOnce(&mut WorkerPlace) -> Result<Router, Error> + Send + use<> {
+    let (features, registry, counts) = (features.clone(), registry.clone(), counts.clone());
+    let policy = config.policy.clone();
+    move |place| {
+        place.near = features.near(place.node);
+        let transports = features.transports(identity, &registry, place)?;
+        let router = Router::new(transports, policy, counts, clock::now());
+        Ok(router
+            .map_err(|source| TransportError::Io { what: "a worker's event queue".to_string(), source })?)
+    }
 }
 
 fn target(text: &str) -> Result<Target, Error> {

@@ -2,18 +2,24 @@
 //! of them in the order in which routes are preferred, the one that reaches everybody last; a transport that a feature of the build adds
 //! has its lines here and nowhere else.
 
+#[cfg(feature = "rdma")]
 use crate::builder::EngineBuilder;
 use crate::config::Config;
+#[cfg(feature = "rdma")]
+use crate::cpus::CpuList;
 use crate::error::Error;
+use crate::place::WorkerPlace;
 use crate::route::{Reason, RouteId};
 use orbit_te_memory::{Domain, Registry};
 #[cfg(feature = "rdma")]
 use orbit_te_rdma::sys::{SystemVerbs, Verbs};
 #[cfg(feature = "rdma")]
-use orbit_te_rdma::{Adapters, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
+use orbit_te_rdma::{Adapters, Placement, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
 use orbit_te_shm::{Door, Obstacle, ShmConfig, ShmDomain, ShmTransport, Way};
 use orbit_te_tcp::{Identity, TcpConfig, TcpDomain, TcpTransport};
-use orbit_te_transport::{Counterpart, Transport, TransportError};
+#[cfg(feature = "rdma")]
+use orbit_te_transport::TransportError;
+use orbit_te_transport::{Counterpart, Transport};
 use orbit_te_wire::RegionDescriptor;
 use std::sync::Arc;
 
@@ -22,9 +28,9 @@ use std::sync::Arc;
 pub mod exports {
     pub use super::FeatureConfig;
     #[cfg(feature = "rdma")]
-    pub use super::RdmaUse;
+    pub use super::{RdmaUse, rdma_here};
     #[cfg(feature = "rdma")]
-    pub use orbit_te_rdma::{Completions, RdmaConfig};
+    pub use orbit_te_rdma::{Completions, RdmaConfig, Unavailable as RdmaUnavailable};
 }
 
 /// The ways to other processes of this host, in the order of preference.
@@ -44,9 +50,10 @@ pub struct FeatureConfig {
 pub enum RdmaUse {
     /// Not at all.
     Off,
-    /// Where it can be: without a library, a device or the right to it the engine goes without, and says so in its log.
+    /// Where it can be: without a library, a device or the right to it the engine goes without, and says so in its log. Memory that a device
+    /// does not take (the limit of locked memory is too low) is reached by other routes.
     WherePossible(RdmaConfig),
-    /// Or the engine does not start.
+    /// Or the engine does not start, and memory that a device does not take is refused.
     Required(RdmaConfig),
 }
 
@@ -59,6 +66,14 @@ impl Default for RdmaUse {
 
 #[cfg(feature = "rdma")]
 impl RdmaUse {
+    /// Whether an engine of these settings starts, as far as they tell: opens the devices, and lets go of them.
+    ///
+    /// # Errors
+    /// [`Error::Config`], as the engine would say it.
+    pub fn check(&self) -> Result<(), Error> {
+        self.open().map(drop)
+    }
+
     /// Opens the devices; none where they are not used.
     fn open(&self) -> Result<Option<RdmaDomain>, Error> {
         let (config, required) = match self {
@@ -66,19 +81,36 @@ impl RdmaUse {
             RdmaUse::WherePossible(config) => (config, false),
             RdmaUse::Required(config) => (config, true),
         };
-        let opened = SystemVerbs::load().map_err(|why| why.to_string()).and_then(|verbs| {
-            let verbs: Arc<dyn Verbs> = Arc::new(verbs);
-            Adapters::open(&verbs, config).map_err(|why| why.to_string())
-        });
-        match opened {
-            Ok(adapters) => Ok(Some(RdmaDomain::new(adapters))),
-            Err(why) if required => Err(Error::Config(format!("rdma: unavailable, because {why}"))),
+        let missing = |why: &dyn std::fmt::Display| format!("rdma: unavailable, because {why}");
+        let verbs: Arc<dyn Verbs> = match SystemVerbs::load() {
+            Ok(verbs) => Arc::new(verbs),
+            Err(why) if required => return Err(Error::Config(missing(&why))),
+            // Most hosts have none.
             Err(why) => {
-                tracing::debug!("rdma: unavailable, because {why}");
+                tracing::debug!("{}", missing(&why));
+                return Ok(None);
+            }
+        };
+        match Adapters::open(&verbs, config) {
+            Ok(adapters) if required => Ok(Some(RdmaDomain::new(adapters))),
+            Ok(adapters) => Ok(Some(RdmaDomain::where_possible(adapters))),
+            Err(why) if required => Err(Error::Config(missing(&why))),
+            Err(why) => {
+                tracing::warn!("{}", missing(&why));
                 Ok(None)
             }
         }
     }
+}
+
+/// Whether this process finds RDMA verbs here, as an engine does when it starts: the library, a device, and the right to it. No device is
+/// opened.
+///
+/// # Errors
+/// What is missing, and what to do about it.
+#[cfg(feature = "rdma")]
+pub fn rdma_here() -> Result<(), orbit_te_rdma::Unavailable> {
+    SystemVerbs::load().map(|_| ())
 }
 
 #[cfg(feature = "rdma")]
@@ -137,11 +169,23 @@ impl Features {
         domains
     }
 
+    /// The names of devices' ports at a NUMA node.
+    pub(crate) fn near(&self, node: Option<u16>) -> Vec<String> {
+        #[cfg(feature = "rdma")]
+        if let (Some(rdma), true) = (&self.rdma, node.is_some()) {
+            let all = rdma.adapters().nodes().into_iter();
+            return all.filter(|(_, at)| *at == node).map(|(name, _)| name).collect();
+        }
+        let _ = node;
+        Vec::new()
+    }
+
     /// What one worker moves bytes by.
     pub(crate) fn transports(
         &self,
         identity: Identity,
         registry: &Registry,
+        place: &WorkerPlace,
     ) -> Result<Vec<Box<dyn Transport>>, Error> {
         let mut transports: Vec<Box<dyn Transport>> = Vec::new();
         if let Some(shm) = &self.shm {
@@ -152,8 +196,12 @@ impl Features {
         #[cfg(feature = "rdma")]
         if let Some(rdma) = &self.rdma {
             let failed = |source| TransportError::Io { what: "an event queue".to_string(), source };
-            transports.push(Box::new(RdmaTransport::new(rdma, identity.incarnation).map_err(failed)?));
+            let cpus: Vec<usize> = place.cpus.iter().flat_map(CpuList::cpus).collect();
+            let transport = RdmaTransport::new(rdma, identity.incarnation).map_err(failed)?;
+            transports.push(Box::new(transport.placed(Placement::new(&cpus, place.node))));
         }
+        #[cfg(not(feature = "rdma"))]
+        let _ = place;
         #[cfg(test)]
         transports.extend(self.extras.iter().map(|extra| extra.transport()));
         transports.push(Box::new(TcpTransport::new(self.tcp, identity, registry)?));
@@ -206,6 +254,7 @@ pub(crate) fn is_of_one_host(route: RouteId) -> bool {
 mod tests {
     use super::Features;
     use crate::config::Config;
+    use crate::place::WorkerPlace;
     use crate::route::RouteId;
     use orbit_te_memory::Registry;
     use orbit_te_shm::ShmConfig;
@@ -217,7 +266,8 @@ mod tests {
             let features = Features::of(&Config { shm, ..Config::default() }).unwrap();
             let registry = Registry::new();
             let domains: Vec<_> = features.domains().iter().map(|domain| domain.name()).collect();
-            let transports = features.transports(Identity::random().unwrap(), &registry).unwrap();
+            let transports =
+                features.transports(Identity::random().unwrap(), &registry, &WorkerPlace::default()).unwrap();
             let names: Vec<_> = transports.iter().map(|transport| transport.capabilities().name).collect();
             assert_eq!(domains, names);
             assert_eq!(names.last(), Some(&"tcp"));
@@ -225,6 +275,29 @@ mod tests {
             let counterparts = features.counterparts(Identity::random().unwrap(), &registry).unwrap();
             let met: Vec<_> = counterparts.iter().flat_map(|one| one.names().to_vec()).collect();
             assert!(names.starts_with(&met), "{met:?} of {names:?}");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "rdma")]
+    fn a_device_that_is_not_there_ends_what_requires_it_and_nothing_else() {
+        use super::{FeatureConfig, RdmaConfig, RdmaUse};
+        use crate::error::Error;
+        let of = |rdma: RdmaUse| {
+            let features = FeatureConfig { rdma };
+            Features::of(&Config { features, ..Config::default() })
+        };
+        let nobody = RdmaConfig { devices: vec!["no-such-device".to_string()], ..RdmaConfig::default() };
+        let required = RdmaUse::Required(nobody.clone());
+        for refused in [of(required.clone()).err(), required.check().err()] {
+            match refused {
+                Some(Error::Config(why)) => assert!(why.starts_with("rdma: unavailable, because "), "{why}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        for how in [RdmaUse::WherePossible(nobody), RdmaUse::Off] {
+            let names: Vec<_> = of(how).unwrap().domains().iter().map(|domain| domain.name()).collect();
+            assert!(!names.contains(&"rdma") && names.contains(&"tcp"), "{names:?}");
         }
     }
 }

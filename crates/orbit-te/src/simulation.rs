@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::mailbox::Inbox;
+use crate::place::WorkerPlace;
 use crate::retention::Retention;
 use crate::router::Router;
 use crate::serving::{self, Server};
@@ -63,7 +64,7 @@ impl Process {
         let router = Router::new(transports, config.policy.clone(), Arc::default(), clock::now());
         let router =
             router.map_err(|source| TransportError::Io { what: "an event queue".to_string(), source })?;
-        let worker = Worker::new(router, &config, retention.clone())?;
+        let worker = Worker::new(router, WorkerPlace::default(), &config, retention.clone())?;
         let server = Server::new(&config)?;
         let shared = Shared::new(Parts {
             config,

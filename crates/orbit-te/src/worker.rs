@@ -10,9 +10,11 @@ use crate::clock;
 use crate::command::Command;
 use crate::config::Config;
 use crate::core::Core;
+use crate::cpus::CpuList;
 use crate::error::Error;
 use crate::guard;
 use crate::handover::{FOREVER, Handover};
+use crate::place::{self, WorkerPlace};
 use crate::retention::Retention;
 use crate::route::RouteId;
 use crate::router::Router;
@@ -25,6 +27,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -46,6 +49,7 @@ const DRIVER_NAP: Duration = Duration::from_millis(50);
 
 pub(crate) struct Worker {
     capabilities: Capabilities,
+    place: WorkerPlace,
     handover: Handover<Core, Command>,
     sleeper: Sleeper,
     spin: Duration,
@@ -72,18 +76,39 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A worker over these transports, and its thread.
+    /// A worker and its thread, which goes to its CPUs and has its transports made there.
     pub(crate) fn start(
         name: String,
-        router: Router,
+        cpus: Option<CpuList>,
         config: &Config,
         retention: Arc<Retention>,
+        make: impl FnOnce(&mut WorkerPlace) -> Result<Router, Error> + Send + 'static,
     ) -> Result<(Arc<Worker>, JoinHandle<()>), Error> {
-        let worker = Worker::new(router, config, retention)?;
-        let own = worker.clone();
-        let thread =
-            thread::Builder::new().name(name).spawn(move || own.run()).map_err(io("a worker's thread"))?;
-        Ok((worker, thread))
+        let (tell, told) = mpsc::sync_channel(1);
+        let config = config.clone();
+        let run = move || {
+            let made = place::settle(cpus).and_then(|mut place| {
+                let router = make(&mut place)?;
+                Worker::new(router, place, &config, retention)
+            });
+            let own = made.as_ref().ok().cloned();
+            // Whoever starts it waits for this.
+            if tell.send(made).is_ok() {
+                if let Some(worker) = own {
+                    worker.run();
+                }
+            }
+        };
+        let thread = thread::Builder::new().name(name).spawn(run).map_err(io("a worker's thread"))?;
+        match told.recv() {
+            Ok(made) => Ok((made?, thread)),
+            Err(_) => Err(io("a worker's thread")(std::io::Error::other("it has panicked at its start"))),
+        }
+    }
+
+    /// Where it runs.
+    pub(crate) fn place(&self) -> &WorkerPlace {
+        &self.place
     }
 
     /// How many requests came damaged.
@@ -99,6 +124,7 @@ impl Worker {
     /// A worker that somebody else steps.
     pub(crate) fn new(
         mut router: Router,
+        place: WorkerPlace,
         config: &Config,
         retention: Arc<Retention>,
     ) -> Result<Arc<Worker>, Error> {
@@ -109,6 +135,7 @@ impl Worker {
         let damaged = Arc::new(AtomicU64::new(0));
         Ok(Arc::new(Worker {
             capabilities: router.capabilities(),
+            place,
             // Room for every transfer that the engine admits, its notification, a cancel of each, and for links.
             handover: Handover::new(Core::new(router, damaged.clone()), 3 * config.queued_transfers.max(8)),
             sleeper,

@@ -89,7 +89,8 @@ impl Verdict {
     pub(super) fn is_unmet(&self) -> bool {
         let needs_others = OTHERS.contains(&&*self.against)
             || self.against == UCX
-            || super::same_host::needs_others(&self.against);
+            || super::same_host::needs_others(&self.against)
+            || super::rdma::needs_others(&self.against);
         self.pass == Some(false) || (self.pass.is_none() && !needs_others)
     }
 }

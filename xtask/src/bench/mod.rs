@@ -13,6 +13,7 @@ mod plan;
 mod promises;
 mod quiet;
 mod raw;
+mod rdma;
 mod report;
 mod rounds;
 mod same_host;
@@ -56,7 +57,7 @@ pub(crate) struct BenchArgs {
     /// What is measured beside points [default: all, and none where points are named].
     #[arg(long, value_delimiter = ',')]
     promises: Vec<Promise>,
-    /// Only these engines, such as raw,orbit-te,nixl,ucx_perftest; same-host is the series between processes of one host.
+    /// Only these engines, such as raw,orbit-te,nixl,ucx_perftest; same-host is the series between processes of one host, rdma that over verbs in memory and in the lab's guest.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<String>,
     /// Seconds to wait, in all, for the machine to be quiet.
@@ -105,11 +106,17 @@ enum EngineKind {
 
 /// The crates' own benches, with criterion: what a header, a check and a token cost. Their output goes to stderr.
 fn micro() -> anyhow::Result<()> {
-    let benches = [("orbit-te-wire", "frames"), ("orbit-te-memory", "admission")];
+    let benches =
+        [("orbit-te-wire", "frames"), ("orbit-te-memory", "admission"), ("orbit-te-rdma", "slices")];
     let names = benches.iter().flat_map(|(krate, bench)| ["--package", *krate, "--bench", *bench]);
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = std::process::Command::new(cargo);
-    command.arg("bench").args(names).args(["--", "--quick", "--noplot"]).stdout(io::stderr());
+    command
+        .arg("bench")
+        .args(names)
+        .args(["--features", "orbit-te-rdma/testing"])
+        .args(["--", "--quick", "--noplot"])
+        .stdout(io::stderr());
     let status = command.status().context("cargo bench")?;
     anyhow::ensure!(status.success(), "the micro-benchmarks failed: {status}");
     Ok(())
@@ -167,10 +174,19 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<()> {
 type Found = (Vec<Summary>, Vec<Verdict>, Vec<String>);
 
 fn measure(args: &BenchArgs, out: &Path) -> anyhow::Result<Found> {
+    // Series of their own need none of the pairs over TCP.
+    let is_series = |name: &String| [same_host::NAME, rdma::NAME].contains(&name.as_str());
+    let series_only = !args.only.is_empty() && args.only.iter().all(is_series);
     let (mut samples, mut verdicts, mut failures) =
-        if same_host::is_alone(&args.only) { Found::default() } else { measure_points(args, out)? };
+        if series_only { Found::default() } else { measure_points(args, out)? };
     if same_host::is_wanted(&args.only) && (!args.only.is_empty() || names_nothing(args)) {
         let (more, judged, failed) = same_host::measure(args, out)?;
+        samples.extend(more);
+        verdicts.extend(judged);
+        failures.extend(failed);
+    }
+    if rdma::is_wanted(&args.only) && (!args.only.is_empty() || names_nothing(args)) {
+        let (more, judged, failed) = rdma::measure(args, out)?;
         samples.extend(more);
         verdicts.extend(judged);
         failures.extend(failed);

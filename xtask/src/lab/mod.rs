@@ -1,6 +1,6 @@
 //! `cargo xtask lab`: real RDMA verbs on any Debian machine. Debian's kernel runs in QEMU with Soft-RoCE devices, commands run in
 //! that guest, and their exit codes, output and files come back. [`kit`] and [`kernel`] are fetched once, [`image`] is what lies
-//! in a guest, [`machine`] is a guest as a process and [`transcript`] what it says, [`boot`] puts them together; [`run`] and
+//! in a guest, [`machine`] is a guest as a process and [`transcript`] what it says, [`boot`] puts them together; [`mod@run`] and
 //! [`suite`] are the commands. The guest's own scripts lie in `guest/`.
 
 mod boot;
@@ -21,6 +21,7 @@ mod transcript;
 use crate::step::{Outcome, alone};
 use boot::Lab;
 use kernel::Choice;
+pub(crate) use run::collect;
 use std::process::ExitCode;
 
 /// What `cargo xtask lab` can do.

@@ -8,7 +8,7 @@ use super::machine::{Hardware, Machine};
 use super::topology::Topology;
 use super::transcript::{Ended, Event};
 use crate::process::{program, succeed};
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -112,6 +112,38 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         code = if code == 0 { own } else { code };
     }
     Ok(ExitCode::from(code))
+}
+
+/// Runs a script in a guest with two rails and these programs; what it printed, if it succeeded.
+pub(crate) fn collect(
+    programs: &[PathBuf],
+    memory_mib: u32,
+    script: &str,
+    limit: Duration,
+) -> anyhow::Result<String> {
+    let lab = Lab::obtain(Choice::Stable)?;
+    let programs = programs.iter().map(|path| program_at(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let plan = Plan {
+        topology: Topology::Rails,
+        hardware: Hardware { memory_mib, ..Hardware::USUAL },
+        tasks: vec![vec![Task { script: script.to_string(), limit }]],
+        carried: Carried { programs, files: Vec::new() },
+    };
+    let (mut said, mut ended) = (Vec::new(), Ended::Never);
+    let machines = lab.boot(&plan, |_, event| {
+        match event {
+            Event::Output(bytes) => said.extend(bytes),
+            Event::End(_, how) => ended = how,
+            Event::Ready | Event::Begin(_) | Event::Over => {}
+        }
+        Ok(())
+    })?;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    match (ended, machines.first()) {
+        (Ended::Code(0), _) => Ok(said),
+        (Ended::Never, Some(machine)) => bail!("the guest gave no exit code; {}", last_words(machine)?),
+        (ended, _) => bail!("the guest's script {ended}: {}", said.lines().last().unwrap_or_default()),
+    }
 }
 
 /// Brings a guest's files into a folder.

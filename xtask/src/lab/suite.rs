@@ -129,11 +129,16 @@ fn group(lab: &Lab, cases: &[&Case], counts: &mut Counts) -> anyhow::Result<()> 
 fn plan(cases: &[&Case]) -> anyhow::Result<Plan> {
     let topology = cases.first().map_or(Topology::None, |case| case.topology);
     let mut carried = Carried::default();
+    // What several of them need is carried once.
     for binary in cases.iter().filter_map(|case| case.binary) {
-        carried.programs.push((binary.name.to_string(), test_binary::build(binary)?));
+        if carried.programs.iter().all(|(name, _)| name != binary.name) {
+            carried.programs.push((binary.name.to_string(), test_binary::build(binary)?));
+        }
     }
     for (to, from) in cases.iter().flat_map(|case| case.brings) {
-        carried.files.push((to.to_string(), root().join(from)));
+        if carried.files.iter().all(|(there, _)| there != to) {
+            carried.files.push((to.to_string(), root().join(from)));
+        }
     }
     let task = |case: &&Case| Task {
         script: format!("set -e\n{}", case.script),

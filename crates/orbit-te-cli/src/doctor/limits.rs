@@ -1,7 +1,9 @@
-//! The limits that the system puts on this process. Rule: a function of the probe alone.
+//! The limits that the system puts on this process. Rule: the limits are the probe's; the tree only tells what they matter for.
 
 use super::check::{Finding, State, size};
 use super::probe::{Asked, Limit, Probe};
+use super::rdma;
+use super::tree::Tree;
 use orbit_te::{Config, TcpConfig};
 
 /// Descriptors that an engine and a program around it have beside those of peers.
@@ -13,10 +15,15 @@ const USUAL_FILES: u64 = 1024;
 /// `demo` of 1 MiB works in 40 MiB and not in 30; this leaves little for buffers.
 const LEAST_ADDRESSES: u64 = 48 << 20;
 
-pub(crate) fn checks(probe: &Probe) -> Vec<Finding> {
+/// What the kernel tells of this process: its capabilities, and whether they are those of the host.
+const STATUS: &str = "proc/self/status";
+const UID_MAP: &str = "proc/self/uid_map";
+const CAP_IPC_LOCK: u64 = 1 << 14;
+
+pub(crate) fn checks(tree: &Tree, probe: &Probe) -> Vec<Finding> {
     vec![
         open_files(&probe.open_files),
-        locked_memory(&probe.locked_memory),
+        locked_memory(tree, &probe.locked_memory),
         address_space(&probe.address_space),
     ]
 }
@@ -72,20 +79,36 @@ fn open_files(asked: &Asked<Limit>) -> Finding {
         .remedy(format!("{how} (LimitNOFILE= of a systemd unit, --ulimit nofile= of a container)"))
 }
 
-fn locked_memory(asked: &Asked<Limit>) -> Finding {
+fn locked_memory(tree: &Tree, asked: &Asked<Limit>) -> Finding {
     const NAME: &str = "locked-memory";
-    const WHY: &str = "for RDMA and pinned memory; not used by this version";
+    const WHY: &str = "RDMA locks all memory that is registered";
     let limit = match told(NAME, asked, WHY) {
         Ok(limit) => limit,
         Err(finding) => return finding,
     };
     let found = words(limit, size);
-    match limit.soft {
-        None => Finding::new(NAME, State::Ok, found, WHY),
-        Some(_) => Finding::new(NAME, State::Note, found, WHY).remedy(
-            "`ulimit -l unlimited` (LimitMEMLOCK=infinity of a systemd unit, --ulimit memlock=-1 of a container)",
-        ),
+    let Some(soft) = limit.soft else { return Finding::new(NAME, State::Ok, found, WHY) };
+    if locks_without_limit(tree) {
+        return Finding::new(NAME, State::Ok, format!("{found}, which CAP_IPC_LOCK lifts"), WHY);
     }
+    let state = match rdma::devices(tree) {
+        Ok(devices) if !devices.is_empty() => State::Warn,
+        _ => State::Note,
+    };
+    Finding::new(NAME, state, found, WHY).remedy(format!(
+        "to register more than {} for RDMA: `ulimit -l unlimited` (LimitMEMLOCK=infinity of a systemd unit, --ulimit memlock=-1 of a \
+         container)",
+        size(soft)
+    ))
+}
+
+/// Whether the process has the capability that lifts the limit, in the host's own user namespace.
+fn locks_without_limit(tree: &Tree) -> bool {
+    let of_host = tree.text(UID_MAP).is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
+    let status = tree.text(STATUS).unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    of_host && bits.is_some_and(|bits| bits & CAP_IPC_LOCK != 0)
 }
 
 fn address_space(asked: &Asked<Limit>) -> Finding {
@@ -108,6 +131,7 @@ fn address_space(asked: &Asked<Limit>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::testing::tree;
 
     fn limit(soft: u64, hard: u64) -> Asked<Limit> {
         let bound = |n| (n != u64::MAX).then_some(n);
@@ -135,9 +159,27 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_is_no_warning_of_this_version() {
-        assert_eq!(locked_memory(&limit(8 << 20, 8 << 20)).state, State::Note);
-        assert_eq!(locked_memory(&limit(u64::MAX, u64::MAX)).state, State::Ok);
+    fn locked_memory_matters_where_there_is_rdma() {
+        let check = |files: &[(&str, &str)], soft: u64, state| {
+            let (_folder, tree) = tree(files);
+            let finding = locked_memory(&tree, &limit(soft, soft));
+            assert_eq!(finding.state, state, "{files:?} {soft}");
+            finding
+        };
+        let device = ("sys/class/infiniband/mlx5_0/node_guid", "0");
+        let (host, guest) = ((UID_MAP, "0 0 4294967295"), (UID_MAP, "0 1000 1"));
+        let (may, may_not) = ((STATUS, "Name:\ta\nCapEff:\t000001ffffffffff"), (STATUS, "CapEff:\t0"));
+        check(&[], 8 << 20, State::Note);
+        check(&[], u64::MAX, State::Ok);
+        check(&[device], u64::MAX, State::Ok);
+        let low = check(&[device, host, may_not], 8 << 20, State::Warn);
+        assert_eq!(low.found, "8 MiB");
+        assert!(
+            low.remedy.unwrap().starts_with("to register more than 8 MiB for RDMA: `ulimit -l unlimited`")
+        );
+        check(&[device, guest, may], 8 << 20, State::Warn);
+        let lifted = check(&[device, host, may], 8 << 20, State::Ok);
+        assert_eq!(lifted.found, "8 MiB, which CAP_IPC_LOCK lifts");
     }
 
     #[test]

@@ -52,6 +52,24 @@ pub(crate) enum Memfd {
     Sealable,
 }
 
+/// What the engine finds of RDMA.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Verbs {
+    /// The library, and a device that may be opened.
+    Usable,
+    /// Not all of it.
+    Unavailable(Missing),
+}
+
+/// What is missing for RDMA.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Missing {
+    pub(crate) cause: String,
+    pub(crate) remedy: String,
+}
+
 /// All answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -62,6 +80,7 @@ pub(crate) struct Probe {
     pub(crate) memfd: Asked<Memfd>,
     /// Of `/dev/shm`.
     pub(crate) dev_shm: Asked<Room>,
+    pub(crate) rdma: Asked<Verbs>,
 }
 
 impl<T> Asked<T> {
@@ -79,6 +98,7 @@ impl Probe {
             address_space: limit(Resource::RLIMIT_AS),
             memfd: Asked::from(memfd()),
             dev_shm: Asked::from(room("/dev/shm")),
+            rdma: Asked::Told(verbs()),
         }
     }
 
@@ -89,7 +109,8 @@ impl Probe {
             locked_memory: Asked::Refused(why.clone()),
             address_space: Asked::Refused(why.clone()),
             memfd: Asked::Refused(why.clone()),
-            dev_shm: Asked::Refused(why),
+            dev_shm: Asked::Refused(why.clone()),
+            rdma: Asked::Refused(why),
         };
         match tree.text(SAVED) {
             Ok(text) => serde_json::from_str(&text)
@@ -116,6 +137,13 @@ fn memfd() -> nix::Result<Memfd> {
     }
 }
 
+fn verbs() -> Verbs {
+    match orbit_te::rdma_here() {
+        Ok(()) => Verbs::Usable,
+        Err(why) => Verbs::Unavailable(Missing { cause: why.cause(), remedy: why.remedy() }),
+    }
+}
+
 fn room(path: &str) -> nix::Result<Room> {
     let about = statvfs(path)?;
     let bytes = |blocks: u64| blocks.saturating_mul(about.fragment_size());
@@ -131,16 +159,20 @@ mod tests {
         let probe = Probe::of_this_host();
         assert!(matches!(probe.open_files, Asked::Told(Limit { soft: None | Some(1..), .. })), "{probe:?}");
         assert!(!matches!(probe.memfd, Asked::Not));
+        assert!(matches!(probe.rdma, Asked::Told(_)));
     }
 
     #[test]
     fn answers_are_saved_as_json() {
-        let text = r#"{"open-files":{"told":{"soft":48,"hard":null}},"memfd":{"told":"noexec-seal"},"dev-shm":{"refused":"EACCES"}}"#;
+        let text = r#"{"open-files":{"told":{"soft":48,"hard":null}},"memfd":{"told":"noexec-seal"},"dev-shm":{"refused":"EACCES"},
+            "rdma":{"told":{"unavailable":{"cause":"no RDMA device","remedy":"get one"}}}}"#;
         let probe: Probe = serde_json::from_str(text).unwrap();
         assert_eq!(probe.open_files, Asked::Told(Limit { soft: Some(48), hard: None }));
         assert_eq!(probe.memfd, Asked::Told(Memfd::NoexecSeal));
         assert_eq!(probe.dev_shm, Asked::Refused("EACCES".to_string()));
         assert_eq!(probe.address_space, Asked::Not);
+        let missing = Missing { cause: "no RDMA device".to_string(), remedy: "get one".to_string() };
+        assert_eq!(probe.rdma, Asked::Told(Verbs::Unavailable(missing)));
         assert!(serde_json::from_str::<Probe>(r#"{"open_files":{}}"#).is_err());
     }
 }

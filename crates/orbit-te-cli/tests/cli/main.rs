@@ -8,3 +8,4 @@ mod explain;
 mod files;
 mod refusals;
 mod routes;
+mod without_verbs;

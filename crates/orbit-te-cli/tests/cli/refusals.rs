@@ -13,7 +13,7 @@ fn words_that_make_no_sense_are_usage_errors() {
     let folder = folder();
     let source = file(folder.path(), "source", 10);
     let source = text(&source);
-    let rows: [(&[&str], &str); 13] = [
+    let rows: [(&[&str], &str); 18] = [
         (&["put", source, "127.0.0.1/seg"], "port"),
         (&["put", source, "127.0.0.1:99999/seg"], "port"),
         (&["put", source, "127.0.0.1:1"], "no `/`"),
@@ -27,6 +27,11 @@ fn words_that_make_no_sense_are_usage_errors() {
         (&["serve", "--listen", "nowhere", "--name", "a", "--bytes", "1"], "HOST:PORT"),
         (&["serve", "--listen", "127.0.0.1:0", "--name", "a@b", "--bytes", "1"], "`a@b` can't be a name"),
         (&["serve", "--listen", "0.0.0.0:0", "--name", "a", "--bytes", "1"], "--trust-network"),
+        (&["demo", "--worker-cpus", "3-1"], "the range 3-1"),
+        (&["demo", "--worker-cpus", "a"], "`a` is no list of CPUs"),
+        (&["demo", "--worker-cpus", "0,1023"], "there is no CPU 1023"),
+        (&["demo", "--rdma-completions", "sometimes"], "polling, events, adaptive"),
+        (&["demo", "--rdma-completions", "events", "--no-rdma"], "--no-rdma"),
     ];
     for (words, told) in rows {
         run(words).says(2, &[told]);
@@ -222,4 +227,21 @@ fn a_full_disk_is_told_and_nothing_is_left() {
     let sparse = sparse(&small, "sparse", 4 << 20);
     run(&["serve", "--listen", "127.0.0.1:0", "--name", "a", "--file", text(&sparse)])
         .says(4, &["disk blocks", "No space left"]);
+}
+
+#[test]
+fn rdma_that_is_demanded_and_cannot_be_had() {
+    // Whatever this host has: without a library or a device the first says that, and with one that there is none of this name.
+    let demanded = ["bench", "--seconds", "1", "--rdma-device"];
+    let with = |device: &'static str| run(&[&demanded[..], &[device]].concat());
+    with("no-such-device").says(2, &["rdma: unavailable, because "]);
+    with("no-such-device:1").says(2, &["rdma: unavailable, because "]);
+    let told = run(&["bench", "--seconds", "1", "--rdma-gid-index", "65535"]);
+    told.says(2, &["rdma: unavailable, because "]);
+    let served =
+        run(&["serve", "--listen", "127.0.0.1:0", "--name", "a", "--bytes", "1", "--rdma-device", "no-such"]);
+    served.says(2, &["orbit-te: rdma: unavailable, because "]);
+    run(&["bench", "--rdma-gid-index", "70000"]).says(2, &["--rdma-gid-index"]);
+    run(&["bench", "--no-rdma", "--rdma-device", "mlx5_0"]).says(2, &["--no-rdma"]);
+    run(&["bench", "--no-rdma", "--rdma-gid-index", "3"]).says(2, &["--no-rdma"]);
 }

@@ -9,7 +9,7 @@ mod shims;
 mod system;
 mod verbs;
 
-pub(crate) use chain::{CHAIN, Chain, RANGES};
+pub(crate) use chain::{CHAIN, Chain, Opcode, RANGES};
 pub use ibverbs_sys as ffi;
 pub(crate) use os::{memlock_limit, set_nonblocking};
 pub use system::SystemVerbs;

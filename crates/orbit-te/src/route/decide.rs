@@ -112,7 +112,8 @@ fn candidate(
     if let Some(rule) = rule.filter(|rule| !rule.allowed.contains(route.id)) {
         return Err(Reason::Rule { rule: rule.number });
     }
-    route.usable?;
+    // What is demanded waits for a link that is still being made.
+    route.usable.or_else(|why| if demanded && why == Reason::Linking { Ok(()) } else { Err(why) })?;
     can(question, route)?;
     if question.attempt >= settings.attempts {
         return Err(Reason::AttemptsSpent { attempts: settings.attempts });

@@ -190,7 +190,7 @@ impl Reason {
                 2,
                 "not-built",
                 "this engine has no such route",
-                "take a build and a configuration that have it, or demand another route",
+                "take a build, a configuration and a host that have it (`orbit-te doctor` tells what this one lacks), or demand another route",
             ),
             Reason::UnknownRoute => {
                 row(3, "unknown-route", "no version knows a route of this name", "correct the name")

@@ -41,6 +41,8 @@ pub(super) struct Fabric {
     pub(super) log: Mutex<Vec<&'static str>>,
     /// The target does not want anybody.
     pub(super) refuses: AtomicBool,
+    /// Links take longer to be made than is waited for when a peer is opened.
+    pub(super) slow: AtomicBool,
     /// Ops are kept and not carried out.
     pub(super) holds: AtomicBool,
     /// A poll does not return.
@@ -168,7 +170,14 @@ impl Counterpart for Callee {
             b"hello" => {
                 let refuses = self.fabric.refuses.load(Ordering::Acquire);
                 let answer: &[u8] = if refuses { b"go away" } else { b"welcome" };
-                assert!(self.fabric.voices.lock()[&session].say(answer.to_vec()));
+                let voice = self.fabric.voices.lock()[&session].clone();
+                match self.fabric.slow.load(Ordering::Acquire) {
+                    false => assert!(voice.say(answer.to_vec())),
+                    true => drop(std::thread::spawn(move || {
+                        std::thread::sleep(Duration::from_millis(1500));
+                        voice.say(answer.to_vec())
+                    })),
+                }
                 Ok(())
             }
             b"thanks" => {
@@ -226,7 +235,15 @@ impl Caller {
     }
 
     fn is_due(&self, op: &Op) -> bool {
+        // The thanks may still be on their way to the target.
+        let thanked =
+            |session| self.fabric.targets.lock().contains_key(session) || self.fabric.count("dropped") > 0;
         match self.state(op.link) {
+            State::Up
+                if !self.links.get(op.link.slot as usize).is_some_and(|(session, _)| thanked(session)) =>
+            {
+                false
+            }
             State::Greeting => false,
             State::Up => !self.fabric.holds.load(Ordering::Acquire),
             State::Gone => true,

@@ -79,6 +79,18 @@ fn a_peer_that_refuses_is_reached_over_tcp() {
     assert!(refused.to_string().contains("rdma"), "{refused}");
 }
 
+/// Opening does not wait for ever, and what demands the route does.
+#[test]
+fn a_demanded_route_waits_for_its_link() {
+    let fabric = Arc::<Fabric>::default();
+    fabric.slow.store(true, Ordering::Release);
+    let met = meet(fabric);
+    assert_eq!(met.why_not(ROUTE), Some(Reason::Linking));
+    met.goes_by(RouteId::TCP);
+    let receipt = met.carry(OpKind::Write, 1, |batch| _ = batch.route(ROUTE)).unwrap();
+    assert_eq!(receipt.route, Some(ROUTE));
+}
+
 #[test]
 fn bytes_for_transports_that_are_not_here_are_ignored_and_counted() {
     let met = meet(Arc::default());

@@ -27,6 +27,8 @@ pub struct Settings {
     pub must_move_over: bool,
     /// Faults: whether the owner ends in the middle, and another one has its place.
     pub restarts: bool,
+    /// Faults: a device that is to be away in the end.
+    pub gone: Option<String>,
     /// Faults: the owner's process, whose file descriptors are counted as well.
     pub owner: Option<u32>,
     /// Faults: written when traffic runs; the script breaks something then.
@@ -59,6 +61,7 @@ impl Settings {
                 "--must-fail" => settings.must_fail = true,
                 "--must-move-over" => settings.must_move_over = true,
                 "--restarts" => settings.restarts = true,
+                "--gone" => settings.gone = Some(value()),
                 "--owner" => settings.owner = Some(value().parse().unwrap()),
                 "--steady" => settings.steady = value().into(),
                 "--mended" => settings.mended = value().into(),

@@ -33,16 +33,11 @@ pub(super) use worker::run as run_worker;
 const ELSEWHERE_MAX: f64 = 0.01;
 
 /// The name by which the series is chosen.
-const NAME: &str = "same-host";
+pub(super) const NAME: &str = "same-host";
 
 /// Whether it is measured, given the names that were chosen.
 pub(super) fn is_wanted(only: &[String]) -> bool {
     only.is_empty() || only.iter().any(|name| name == NAME)
-}
-
-/// Whether nothing else is.
-pub(super) fn is_alone(only: &[String]) -> bool {
-    !only.is_empty() && only.iter().all(|name| name == NAME)
 }
 
 /// Whether a demand against this needs an engine that may not be there.
@@ -201,18 +196,15 @@ impl Series {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_alone, is_wanted};
+    use super::is_wanted;
 
     #[test]
     fn it_is_chosen_by_its_name() {
         let only = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
-        for (names, wanted, alone) in [
-            (&[][..], true, false),
-            (&["same-host"], true, true),
-            (&["raw", "same-host"], true, false),
-            (&["raw"], false, false),
-        ] {
-            assert_eq!((is_wanted(&only(names)), is_alone(&only(names))), (wanted, alone), "{names:?}");
+        for (names, wanted) in
+            [(&[][..], true), (&["same-host"], true), (&["raw", "same-host"], true), (&["raw"], false)]
+        {
+            assert_eq!(is_wanted(&only(names)), wanted, "{names:?}");
         }
     }
 }

@@ -83,6 +83,14 @@ fn rows() -> Vec<Row> {
             &[(TCP, Demanded { route: SHM })],
         ),
         row(
+            "demanded while its link is being made",
+            |q, r| (q.demand, r[0].usable) = (Some(SHM), Err(Linking)),
+            "",
+            Ok(SHM),
+            Why::Demanded,
+            &[(TCP, Demanded { route: SHM })],
+        ),
+        row(
             "demanded and not built",
             |q, _| q.demand = Some(RouteId::RDMA),
             "",
