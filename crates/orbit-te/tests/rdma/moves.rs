@@ -142,13 +142,14 @@ fn lists(side: &mut Side) {
     let runs: Vec<(u64, u64)> =
         (0..500u64).map(|n| (n * 2000 + random.below(900), 1 + random.below(1000))).collect();
     let total: u64 = runs.iter().map(|run| run.1).sum();
+    let one = [(3, total)];
     let rows = [
         (
             "pages of 4 KiB",
             Layout::Pages { offset: 0, page_bytes: 4096, pages: &pages },
             Layout::Strided { offset: 100, stride_bytes: 4096, block_bytes: 4096, count: 64 },
         ),
-        ("odd runs to one", Layout::Runs(&runs), Layout::Runs(&[(3, total)])),
+        ("odd runs to one", Layout::Runs(&runs), Layout::Runs(&one)),
         (
             "blocks of 8 bytes",
             Layout::Strided { offset: 1, stride_bytes: 24, block_bytes: 8, count: 4000 },
