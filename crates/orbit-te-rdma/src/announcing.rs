@@ -2,8 +2,8 @@
 //! are under way than the peer has receives for, and none after it is over keeps memory of whoever sent it.
 
 use crate::attributes;
-use crate::error::{Errno, VerbsError};
 use crate::completion::Wc;
+use crate::error::{Errno, VerbsError};
 use crate::handshake::Meeting;
 use crate::ops::OpSlot;
 use crate::postbox::{Part, parts, wr_id};
@@ -226,7 +226,8 @@ impl RdmaTransport {
         let Announcing { outboxes, lines, last_line, .. } = announcing;
         let Some(outbox) = outboxes.get_mut(&id).filter(|outbox| outbox.able) else { return };
         let Some(attempt) = link_of(links, id).and_then(|link| link.attempt.as_mut()) else { return };
-        let (Some(adapter), Some(queue)) = (adapters.get(attempt.rail), queues[usize::from(attempt.rail)].as_mut())
+        let (Some(adapter), Some(queue)) =
+            (adapters.get(attempt.rail), queues[usize::from(attempt.rail)].as_mut())
         else {
             return;
         };
@@ -272,7 +273,8 @@ impl RdmaTransport {
             .and_then(|attempt| attempt.queues.last())
             .copied();
         let Some(line) = self.announcing.line(id) else { return Ok(()) };
-        let (Some(ours), Some(theirs), Some(qp)) = (ours, meeting.theirs.queues.last(), line.letterbox.qp()) else {
+        let (Some(ours), Some(theirs), Some(qp)) = (ours, meeting.theirs.queues.last(), line.letterbox.qp())
+        else {
             return Ok(());
         };
         qp.to_rtr(&attributes::rtr(&meeting.agreed, *theirs, meeting.path, &retry))?;

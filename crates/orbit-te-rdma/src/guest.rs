@@ -205,8 +205,10 @@ impl Guest {
         let is_of = |rail: usize, device: u8| {
             adapters.all().get(rail).is_some_and(|adapter| adapter.device_number() == device)
         };
-        let code =
-            self.queues.as_ref().and_then(|queues| queues.rails.iter().find_map(|on| self.hit_by(notice, on)));
+        let code = self
+            .queues
+            .as_ref()
+            .and_then(|queues| queues.rails.iter().find_map(|on| self.hit_by(notice, on)));
         if let Some(code) = code.or_else(|| self.line_is_hit(notice).then_some(CloseCode::QueueFailed)) {
             tracing::info!(peer = %self.peer, ?notice, %code, "rdma: a connection ends by what happened to its rail");
             self.end(code, now);
@@ -227,7 +229,8 @@ impl Guest {
         let Some(line) = self.queues.as_ref().and_then(|queues| queues.line.as_ref()) else { return false };
         match notice {
             Notice::Queue { device, number } => {
-                let of = self.adapters.get(line.rail).is_some_and(|adapter| adapter.device_number() == device);
+                let of =
+                    self.adapters.get(line.rail).is_some_and(|adapter| adapter.device_number() == device);
                 of && line.letterbox.qp().is_some_and(|qp| qp.number() == number)
             }
             Notice::Completions { cookie } => line.cookie == cookie,
@@ -237,7 +240,8 @@ impl Guest {
 
     /// The queue for notices of a rail has failed.
     pub(crate) fn notices_failed(&mut self, rail: u8, now: Instant) {
-        if self.queues.as_ref().and_then(|queues| queues.line.as_ref()).is_some_and(|line| line.rail == rail) {
+        if self.queues.as_ref().and_then(|queues| queues.line.as_ref()).is_some_and(|line| line.rail == rail)
+        {
             self.end(CloseCode::QueueFailed, now);
         }
     }
@@ -258,7 +262,8 @@ impl Guest {
 
     /// A notice by this line was handed in, or was none: its sender is told.
     pub(crate) fn handed(&mut self, line: u32, handed: Result<Handed, WireError>, now: Instant) {
-        let Some(line) = self.queues.as_mut().and_then(|queues| queues.line.as_mut()).filter(|l| l.number == line)
+        let Some(line) =
+            self.queues.as_mut().and_then(|queues| queues.line.as_mut()).filter(|l| l.number == line)
         else {
             return;
         };
@@ -468,11 +473,12 @@ impl Guest {
                 let is_last = at > 0 && at + 1 == meeting.theirs.queues.len();
                 let postbox = self.postbox.as_ref().filter(|_| wanted && is_last && line.is_none());
                 if let Some(mut new) = postbox.and_then(|postbox| postbox.open(adapter, self.session)) {
-                    let steps = (
-                        used.init(false),
-                        attributes::rtr(&meeting.agreed, *theirs, meeting.path, &retry),
+                    let steps =
+                        (used.init(false), attributes::rtr(&meeting.agreed, *theirs, meeting.path, &retry));
+                    queues.push(
+                        new.wire(steps, |own| attributes::rts(&meeting.agreed, own, &retry))
+                            .map_err(refused)?,
                     );
-                    queues.push(new.wire(steps, |own| attributes::rts(&meeting.agreed, own, &retry)).map_err(refused)?);
                     line = Some(new);
                     continue;
                 }

@@ -132,7 +132,10 @@ impl Postbox {
         }
         let place = rails.get_mut(usize::from(adapter.number))?;
         if place.is_none() {
-            *place = self.queue(adapter).map_err(|error| tracing::debug!(%error, "rdma: no queue for notices")).ok();
+            *place = self
+                .queue(adapter)
+                .map_err(|error| tracing::debug!(%error, "rdma: no queue for notices"))
+                .ok();
         }
         let queue = place.as_mut()?;
         if !queue.promise(CQES) {

@@ -54,9 +54,8 @@ impl Letterbox {
         let page = Arc::new(Page(UnsafeCell::new([[0; MAX_NOTICE_BYTES]; NOTICES])));
         let (address, length) = (page.0.get().cast::<u8>(), size_of::<Page>());
         // SAFETY: the page is mapped as long as the backing, which is a share of it; its bytes are in a cell, to which nobody makes references.
-        let mr = unsafe {
-            pd.register(address, length, address as u64, MrAccess::LOCAL_WRITE, page.clone())
-        }?;
+        let mr =
+            unsafe { pd.register(address, length, address as u64, MrAccess::LOCAL_WRITE, page.clone()) }?;
         Letterbox::new(pd, cq, 0, Some((mr, page)))
     }
 
@@ -65,12 +64,7 @@ impl Letterbox {
         Letterbox::new(pd, cq, inline, None)
     }
 
-    fn new(
-        pd: &Pd,
-        cq: &Cq,
-        inline: u32,
-        memory: Option<(Mr, Arc<Page>)>,
-    ) -> Result<Letterbox, VerbsError> {
+    fn new(pd: &Pd, cq: &Cq, inline: u32, memory: Option<(Mr, Arc<Page>)>) -> Result<Letterbox, VerbsError> {
         let caps = QpCaps {
             max_send_wr: SENDS,
             max_recv_wr: NOTICES as u32,
@@ -94,7 +88,9 @@ impl Letterbox {
 
     /// Posts the receive of a place, unless it is posted.
     pub(crate) fn post(&mut self, place: usize, wr_id: u64) -> Result<(), Errno> {
-        let (Some(qp), Some(posted)) = (&self.qp, self.posted.get_mut(place)) else { return Err(Errno::EINVAL) };
+        let (Some(qp), Some(posted)) = (&self.qp, self.posted.get_mut(place)) else {
+            return Err(Errno::EINVAL);
+        };
         if *posted {
             return Ok(());
         }
@@ -137,7 +133,9 @@ impl Letterbox {
 
     /// Sends so many bytes, of which there may be none, with a word. They are the caller's again when this returns.
     pub(crate) fn send(&self, bytes: &[u8], word: u32, wr_id: u64) -> Result<(), Errno> {
-        let Some(qp) = self.qp.as_ref().filter(|_| bytes.len() <= self.inline) else { return Err(Errno::EINVAL) };
+        let Some(qp) = self.qp.as_ref().filter(|_| bytes.len() <= self.inline) else {
+            return Err(Errno::EINVAL);
+        };
         let mut sge = ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
         let mut wr = ibv_send_wr {
             wr_id,
