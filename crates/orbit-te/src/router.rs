@@ -93,6 +93,8 @@ struct Route {
     transport: Box<dyn Transport>,
     /// Whether bytes are moved by the calls to the transport, and not meanwhile.
     is_own_work: bool,
+    /// Whether it carries notifications.
+    notifies: bool,
     under_way: usize,
     looked: Instant,
     /// Whom to tell when a link of this one is up, or is not to be had.
@@ -107,6 +109,7 @@ impl Route {
             caps: Caps::of(&can, KindSet::HOST),
             vanishing: can.vanishing,
             is_own_work: can.moves_by_calls,
+            notifies: can.notifications,
             transport,
             under_way: 0,
             looked: now,
@@ -153,6 +156,8 @@ pub(crate) struct Router {
     events: Vec<Event>,
     /// Of all, likewise.
     letters: Vec<Outgoing>,
+    /// Notifications that joined routes have, with their peers' links; one to each peer at most.
+    notices: Vec<(Token, LinkId)>,
 }
 
 impl Router {
@@ -199,6 +204,7 @@ impl Router {
             progress: Progress::with_capacity(BUDGET),
             events: Vec::new(),
             letters: Vec::new(),
+            notices: Vec::new(),
         })
     }
 
@@ -222,6 +228,7 @@ impl Router {
             progress: Progress::default(),
             events: Vec::new(),
             letters: Vec::new(),
+            notices: Vec::new(),
         }
     }
 
@@ -235,6 +242,7 @@ impl Router {
         self.recent = None;
         self.again.clear();
         self.done.clear();
+        self.notices.clear();
         self.letters.clear();
         self.flights = Flights::new(0);
         self.peers.clear();
