@@ -51,7 +51,7 @@ fn scenario(
             assert_eq!(Memory::contents(&ours.0, BYTES - 1000, 1000), there, "what was reported is here");
         }
         // A notice, where there is a way for it.
-        let number = round + 1;
+        let number = 2 * round + 1;
         let bytes = orbit_te_wire::notification::encode("round", &[number as u8]).unwrap();
         if let Some(notice) = sides.notice(link, number, &bytes) {
             let ended = sides.end(notice).result;
@@ -60,7 +60,7 @@ fn scenario(
             *notices += usize::from(ended.is_ok());
         }
         // Another one, which the end of the connection may meet.
-        let late = sides.notice(link, 100 + number, &bytes);
+        let late = sides.notice(link, number + 1, &bytes);
         if round == 0 {
             sides.target.disconnect(sides.session(link), std::time::Instant::now());
             // So that it is known here before the next op begins.

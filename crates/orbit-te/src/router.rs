@@ -101,6 +101,17 @@ struct Route {
     joining: Vec<(LinkId, Joined)>,
 }
 
+/// A notification that a joined route has.
+struct NoticeFlight {
+    token: Token,
+    /// The peer's link.
+    link: LinkId,
+    /// The route's place.
+    at: usize,
+    /// It was taken back, since the route is down: it is to go another way.
+    taken_back: bool,
+}
+
 impl Route {
     fn new(transport: Box<dyn Transport>, now: Instant) -> Route {
         let can = transport.capabilities();
@@ -156,8 +167,8 @@ pub(crate) struct Router {
     events: Vec<Event>,
     /// Of all, likewise.
     letters: Vec<Outgoing>,
-    /// Notifications that joined routes have, with their peers' links; one to each peer at most.
-    notices: Vec<(Token, LinkId)>,
+    /// Notifications that joined routes have; one to each peer at most.
+    notices: Vec<NoticeFlight>,
 }
 
 impl Router {

@@ -6,7 +6,7 @@
 use super::choose::Kind;
 use super::flight::{Attempt, Flight};
 use super::leg;
-use super::{BUDGET, Done, Found, LOOK, Router};
+use super::{BUDGET, Done, Found, LOOK, NoticeFlight, Router};
 use crate::announcer::is_notification;
 use crate::clock;
 use crate::route::{Plan, Reason, Refusal, RouteId, RouteSet};
@@ -144,7 +144,8 @@ impl Router {
             // SAFETY: the caller's promise.
             if unsafe { self.routes[at].transport.notify(&Notice { link, ..*notice }, now) } {
                 self.routes[at].under_way += 1;
-                self.notices.push((notice.token, notice.link));
+                let (token, link) = (notice.token, notice.link);
+                self.notices.push(NoticeFlight { token, link, at, taken_back: false });
                 return true;
             }
         }
@@ -169,19 +170,20 @@ impl Router {
     /// A notification has ended on a route. Where a joined route could not carry it, whoever sends it is to send it again under its number,
     /// which goes another way for a while: its receiver takes it once.
     fn notice_ended(&mut self, at: usize, mut completion: Completion, now: Instant) -> Completion {
-        let Some(place) = self.notices.iter().position(|(token, _)| *token == completion.token) else {
+        let Some(place) = self.notices.iter().position(|flight| flight.token == completion.token) else {
             return completion;
         };
-        let (_, link) = self.notices.swap_remove(place);
+        let NoticeFlight { link, taken_back, .. } = self.notices.swap_remove(place);
         let Err(error) = &mut completion.result else { return completion };
-        let broken = matches!(
-            error.code,
+        let broken = match error.code {
             OpErrorCode::LinkBroken
-                | OpErrorCode::LinkBrokenUnfenced
-                | OpErrorCode::NoLink
-                | OpErrorCode::Unreachable
-                | OpErrorCode::Unsupported
-        );
+            | OpErrorCode::LinkBrokenUnfenced
+            | OpErrorCode::NoLink
+            | OpErrorCode::Unreachable
+            | OpErrorCode::Unsupported => true,
+            OpErrorCode::Cancelled | OpErrorCode::CancelledUnfenced => taken_back,
+            _ => false,
+        };
         if broken {
             error.code = OpErrorCode::LinkBroken;
             if let Some(leg) = self.peer(link).and_then(|legs| legs.legs.get_mut(at)).and_then(Option::as_mut)
@@ -195,6 +197,9 @@ impl Router {
     /// Gives up the op or ops of these tokens, and notifications likewise, as [`Transport::cancel`].
     pub(crate) fn cancel(&mut self, tokens: RangeInclusive<Token>, now: Instant) {
         if is_notification(*tokens.start()) {
+            // Given up by its sender: that is how it is to end.
+            let given_up = |flight: &&mut NoticeFlight| tokens.contains(&flight.token);
+            self.notices.iter_mut().filter(given_up).for_each(|flight| flight.taken_back = false);
             for route in self.routes.iter_mut().filter(|route| route.under_way > 0) {
                 route.transport.cancel(tokens.clone(), now);
             }
@@ -499,8 +504,10 @@ impl Router {
             let _ = joining.swap_remove(place).1.send(state);
         }
         let id = self.routes[at].id;
-        let legs = self.peers.iter_mut().flatten().filter_map(|legs| legs.legs[at].as_mut());
-        for leg in legs.filter(|leg| leg.link == link) {
+        let mut fallen = None;
+        for legs in self.peers.iter_mut().flatten() {
+            let legs_link = legs.link;
+            let Some(leg) = legs.legs[at].as_mut().filter(|leg| leg.link == link) else { continue };
             if let Event::LinkDown { error, .. } = event {
                 if leg.down.is_none() && at != base {
                     tracing::info!(route = id.name(), %error, "a route to a peer is down");
@@ -509,6 +516,16 @@ impl Router {
             }
             // The base is waited for.
             leg.down = if at == base { None } else { state.err() };
+            if at != base && leg.down.is_some() {
+                fallen = Some(legs_link);
+            }
+        }
+        if let Some(fallen) = fallen {
+            // What waits there for the route to be up again goes another way at once.
+            for flight in self.notices.iter_mut().filter(|flight| (flight.at, flight.link) == (at, fallen)) {
+                flight.taken_back = true;
+                self.routes[at].transport.cancel(flight.token..=flight.token, now);
+            }
         }
     }
 }

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// The route whose name it takes.
 pub(super) const ROUTE: RouteId = RouteId::RDMA;
+/// Makes a transport say that its link is down.
+pub(super) const FALL: &[u8] = b"fall";
 /// Makes a transport say more than one message takes.
 pub(super) const SHOUT: &[u8] = b"shout";
 
@@ -341,6 +343,12 @@ unsafe impl Transport for Caller {
                 self.links[link.slot as usize].1 = State::Up;
                 self.say(link, b"thanks");
                 self.events.push_back(Event::LinkUp { link });
+                Ok(())
+            }
+            (State::Up, FALL) => {
+                let error =
+                    TransportError::Io { what: NAME.to_string(), source: std::io::Error::other("planted") };
+                self.events.push_back(Event::LinkDown { link, error });
                 Ok(())
             }
             (State::Up, SHOUT) => {

@@ -1,7 +1,7 @@
 //! Notifications by a route beside TCP: they go by it where it is up and takes them, by TCP otherwise; and whatever becomes of the route, each comes
 //! once and in order.
 
-use super::foreign::Notices;
+use super::foreign::{FALL, Notices};
 use super::{Met, SOON, eventually, meet, region};
 use crate::{Access, Batch, Error, TransferError};
 use orbit_te_transport::OpErrorCode;
@@ -82,4 +82,20 @@ fn one_that_is_kept_is_given_up() {
     eventually("the route has it", || met.fabric.notified.load(Ordering::Acquire) == 3);
     met.engine.shutdown();
     assert!(matches!(last.wait(SOON), Err(Error::Closed)));
+}
+
+#[test]
+fn one_that_waits_for_a_route_that_is_down_goes_another_way() {
+    let met = meet(Arc::default());
+    *met.fabric.notices.lock() = Notices::Kept;
+    let mut inbox = met.target.notifications().unwrap();
+    let sent = met.engine.notify(&met.segment, "n", b"");
+    eventually("the route has it", || met.fabric.notified.load(Ordering::Acquire) == 1);
+    assert!(inbox.try_recv().is_none());
+    assert!(met.fabric.say(FALL));
+    sent.wait(SOON).unwrap();
+    assert!(inbox.try_recv().is_some() && inbox.try_recv().is_none());
+    // The route is down: no more of them go there.
+    met.engine.notify(&met.segment, "n", b"").wait(SOON).unwrap();
+    assert_eq!(met.fabric.notified.load(Ordering::Acquire), 1);
 }
