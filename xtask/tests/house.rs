@@ -51,6 +51,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("crates/orbit-te-transport/src/op.rs", "the view of a list, which whoever submits it keeps alive"),
     ("crates/orbit-te-transport/src/testing/drive.rs", "submits ops over memory that the harness leases"),
     ("crates/orbit-te-transport/src/testing/faulty.rs", "a transport that breaks its promises one at a time"),
+    ("crates/orbit-te-transport/src/testing/rows/notices.rs", "submits notices whose bytes the row keeps"),
     (
         "crates/orbit-te-transport/src/testing/reference.rs",
         "the promises of the contract, by the simplest transport",

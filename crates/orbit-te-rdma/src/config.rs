@@ -51,6 +51,11 @@ pub struct RdmaConfig {
     pub max_links: u32,
     /// Regions of one peer whose keys are kept; one more, and the one that was not used for longest is forgotten. Default 512.
     pub regions: u32,
+    /// Whether notifications that are short enough go by the devices too, and are taken so: by one more QP for each connection. Default yes.
+    pub notifications: bool,
+    /// Peers that may send notifications so at a time; others are not refused, they take another way. Each costs 4 KiB of pinned memory.
+    /// Default 1,024.
+    pub notice_peers: u32,
     /// Ops that wait for a link that has been down for so long fail as unreachable. Default 3 s.
     pub unreachable_after: Duration,
     /// So long after a connection broke, writes that were under way wait for the peer to say that nothing of them can land any more.
@@ -78,6 +83,8 @@ impl Default for RdmaConfig {
             max_ops: 4096,
             max_links: 1024,
             regions: 512,
+            notifications: true,
+            notice_peers: 1024,
             unreachable_after: Duration::from_secs(3),
             fence_timeout: Duration::from_secs(1),
             revoke_timeout: Duration::from_millis(500),

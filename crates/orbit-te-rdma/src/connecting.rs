@@ -57,7 +57,10 @@ impl RdmaTransport {
     fn act(&mut self, id: LinkId, action: Action, now: Instant) -> Option<Input> {
         match action {
             Action::Make { attempt } => Some(match self.make(id, attempt, now) {
-                Ok(()) => Input::Made { attempt },
+                Ok(()) => {
+                    self.open_line(id);
+                    Input::Made { attempt }
+                }
                 Err((code, why)) => {
                     self.attempt_failed(id, why);
                     Input::Failed { attempt, code }
@@ -96,6 +99,7 @@ impl RdmaTransport {
                 let waiting = std::mem::take(&mut link.waiting);
                 self.news.push(Event::LinkUp { link: id });
                 waiting.into_iter().for_each(|slot| self.place(slot, now));
+                self.line_is_up(id, now);
                 None
             }
         }
@@ -232,6 +236,10 @@ impl RdmaTransport {
             let steps = qp.to_rtr(&rtr).and_then(|()| qp.to_rts(&rts));
             steps.map_err(|error| (CloseCode::DeviceRefused, error.to_string()))?;
         }
+        let wired = self.wire_line(id, meeting);
+        wired.map_err(|error| (CloseCode::DeviceRefused, error.to_string()))?;
+        let attempt = link_of(&mut self.links, id).and_then(|link| link.attempt.as_mut());
+        let Some(attempt) = attempt else { return Ok(()) };
         attempt.remote_rail = meeting.theirs.rail;
         attempt.used.gid = Some(meeting.gids.local.index);
         tracing::debug!(
@@ -291,6 +299,7 @@ impl RdmaTransport {
         }
         self.wake_by(due);
         self.end_ops(id, OpErrorCode::LinkBroken, |state| state.begun, now);
+        self.close_line(id);
         for lane in attempt.lanes {
             self.tidy(lane, now);
         }
@@ -398,11 +407,12 @@ impl RdmaTransport {
             None => {}
         }
         let Some(link) = link_of(&mut self.links, id) else { return };
-        if !link.up && !link.waiting.is_empty() {
+        if !link.up && (!link.waiting.is_empty() || self.announcing.waits(id)) {
             let at = link.down_since + unreachable_after;
             if at <= now {
                 let waiting = std::mem::take(&mut link.waiting);
                 waiting.into_iter().for_each(|slot| self.ops.fail(slot, OpErrorCode::Unreachable));
+                self.end_waiting(id, OpErrorCode::Unreachable);
             } else {
                 self.wake_by(at);
             }

@@ -3,15 +3,17 @@
 
 use crate::adapter::{Adapters, Used};
 use crate::attributes;
+use crate::completion::Wc;
 use crate::handle::{Cq, Qp, QpCaps, Retention, Ticket};
 use crate::handshake::{self, Action, Input, Machine, Pace, Say as Words, Terms, Timed, Unfit};
 use crate::link::MOST_SENDS;
 use crate::memory::{Mrs, Stuck};
 use crate::notices::Notice;
+use crate::postbox::{Arrived, Handed, Line, Postbox};
 use orbit_te_memory::{Access, Hold, Recalled};
 use orbit_te_transport::Say;
-use orbit_te_wire::rdma::{Answer, Body, CloseCode, KeySet, Message, Offer, Queue, Side, Stamp};
-use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId};
+use orbit_te_wire::rdma::{Answer, Body, CloseCode, Features, KeySet, Message, Offer, Queue, Side, Stamp};
+use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId, SessionId, WireError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,6 +60,8 @@ struct OnRail {
 struct Queues {
     attempt: u64,
     rails: Vec<OnRail>,
+    /// The way of its notices, if it has one.
+    line: Option<Line>,
     answer: Answer,
     up_since: Option<Instant>,
 }
@@ -66,9 +70,12 @@ struct Queues {
 pub(crate) struct Guest {
     life: Incarnation,
     theirs: Incarnation,
+    session: SessionId,
     peer: PeerId,
     say: Arc<dyn Say>,
     adapters: Arc<Adapters>,
+    /// Where its notices come in; none where they don't.
+    postbox: Option<Arc<Postbox>>,
     machine: Timed,
     /// The offer that is being answered.
     offer: Option<Offer>,
@@ -93,16 +100,18 @@ impl Guest {
     pub(crate) fn new(
         life: Incarnation,
         theirs: Incarnation,
-        peer: PeerId,
+        (session, peer): (SessionId, PeerId),
         say: Arc<dyn Say>,
-        adapters: Arc<Adapters>,
+        (adapters, postbox): (Arc<Adapters>, Option<Arc<Postbox>>),
         now: Instant,
     ) -> Guest {
         let mut guest = Guest {
             life,
             theirs,
+            session,
             peer,
             say,
+            postbox,
             machine: Timed::new(Machine::new(life, false, MOST_SENDS), Pace::default()),
             offer: None,
             queues: None,
@@ -249,9 +258,11 @@ impl Guest {
         let is_of = |rail: usize, device: u8| {
             adapters.all().get(rail).is_some_and(|adapter| adapter.device_number() == device)
         };
-        if let Some(code) =
-            self.queues.as_ref().and_then(|queues| queues.rails.iter().find_map(|on| self.hit_by(notice, on)))
-        {
+        let code = self
+            .queues
+            .as_ref()
+            .and_then(|queues| queues.rails.iter().find_map(|on| self.hit_by(notice, on)));
+        if let Some(code) = code.or_else(|| self.line_is_hit(notice).then_some(CloseCode::QueueFailed)) {
             tracing::info!(peer = %self.peer, ?notice, %code, "rdma: a connection ends by what happened to its rail");
             self.end(code, now);
         }
@@ -264,6 +275,60 @@ impl Guest {
                 _ => false,
             });
         }
+    }
+
+    /// Whether its notices can't come any more after this.
+    fn line_is_hit(&self, notice: Notice) -> bool {
+        let Some(line) = self.queues.as_ref().and_then(|queues| queues.line.as_ref()) else { return false };
+        match notice {
+            Notice::Queue { device, number } => {
+                let of =
+                    self.adapters.get(line.rail).is_some_and(|adapter| adapter.device_number() == device);
+                of && line.letterbox.qp().is_some_and(|qp| qp.number() == number)
+            }
+            Notice::Completions { cookie } => line.cookie == cookie,
+            _ => false,
+        }
+    }
+
+    /// The queue for notices of a rail has failed.
+    pub(crate) fn notices_failed(&mut self, rail: u8, now: Instant) {
+        if self.queues.as_ref().and_then(|queues| queues.line.as_ref()).is_some_and(|line| line.rail == rail)
+        {
+            self.end(CloseCode::QueueFailed, now);
+        }
+    }
+
+    /// A CQE of its notices: the notice that has come.
+    pub(crate) fn arrived(&mut self, wc: &Wc, now: Instant) -> Option<Arrived> {
+        let session = self.session;
+        let line = self.queues.as_mut()?.line.as_mut().filter(|line| line.is_of(wc))?;
+        match line.arrived(session, wc) {
+            Ok(arrived) => arrived,
+            Err(why) => {
+                tracing::debug!(peer = %self.peer, why, "rdma: notices of a peer can't come any more");
+                self.end(CloseCode::QueueFailed, now);
+                None
+            }
+        }
+    }
+
+    /// A notice by this line was handed in, or was none: its sender is told.
+    pub(crate) fn handed(&mut self, line: u32, handed: Result<Handed, WireError>, now: Instant) {
+        let Some(line) =
+            self.queues.as_mut().and_then(|queues| queues.line.as_mut()).filter(|l| l.number == line)
+        else {
+            return;
+        };
+        let (code, why) = match handed {
+            Ok(handed) => match line.answer(&handed) {
+                Ok(()) => return,
+                Err(errno) => (CloseCode::DeviceRefused, errno.to_string()),
+            },
+            Err(error) => (CloseCode::Protocol, error.to_string()),
+        };
+        tracing::info!(peer = %self.peer, why, %code, "rdma: a connection ends by a notice");
+        self.end(code, now);
     }
 
     /// Why a connection can't go on after this, if it has QPs on a rail that it happened to.
@@ -452,7 +517,9 @@ impl Guest {
         let meetings = handshake::judge_offer(&terms, &offer).map_err(unfit)?;
         let caps =
             QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-        let (mut rails, mut arrays) = (Vec::new(), Vec::new());
+        // The last QP of an array is for notices, where both sides have them.
+        let wanted = offer.side.features.contains(Features::NOTIFICATIONS);
+        let (mut rails, mut arrays, mut line) = (Vec::new(), Vec::new(), None);
         for meeting in &meetings {
             let adapter = adapters.get(meeting.ours).ok_or_else(gone)?;
             let mut used = have.used(meeting.ours).ok_or_else(gone)?;
@@ -462,7 +529,19 @@ impl Guest {
                 place => place.insert(adapter.pd.context().create_cq(64, None, 0).map_err(refused)?),
             };
             let (mut qps, mut queues) = (Vec::new(), Vec::new());
-            for theirs in &meeting.theirs.queues {
+            for (at, theirs) in meeting.theirs.queues.iter().enumerate() {
+                let is_last = at > 0 && at + 1 == meeting.theirs.queues.len();
+                let postbox = self.postbox.as_ref().filter(|_| wanted && is_last && line.is_none());
+                if let Some(mut new) = postbox.and_then(|postbox| postbox.open(adapter, self.session)) {
+                    let steps =
+                        (used.init(false), attributes::rtr(&meeting.agreed, *theirs, meeting.path, &retry));
+                    queues.push(
+                        new.wire(steps, |own| attributes::rts(&meeting.agreed, own, &retry))
+                            .map_err(refused)?,
+                    );
+                    line = Some(new);
+                    continue;
+                }
                 let numbered = adapter.pd.create_qp(caps, cq, cq, None).and_then(|qp| {
                     let own = Queue { number: qp.number(), psn: crate::connecting::psn() };
                     qp.to_init(&used.init(true))?;
@@ -479,14 +558,20 @@ impl Guest {
             rails.push(OnRail { used, qps });
             arrays.push(queues);
         }
-        let answer = handshake::answer(&terms, &meetings, arrays).map_err(unfit)?;
-        self.queues = Some(Queues { attempt, rails, answer, up_since: None });
+        let mut answer = handshake::answer(&terms, &meetings, arrays).map_err(unfit)?;
+        answer.side.features.set(Features::NOTIFICATIONS, line.is_some());
+        self.queues = Some(Queues { attempt, rails, line, answer, up_since: None });
         Ok(())
     }
 
     /// Destroys the QPs of an attempt, after which its peer touches nothing any more.
     fn destroy(&mut self, attempt: u64) {
-        let Some(queues) = self.queues.take_if(|queues| queues.attempt == attempt) else { return };
+        let Some(mut queues) = self.queues.take_if(|queues| queues.attempt == attempt) else { return };
+        if let Some(line) = &mut queues.line {
+            if let (Some(ticket), Some(adapter)) = (line.end(), self.adapters.get(line.rail)) {
+                self.stuck.push((adapter.pd.context().retention().clone(), ticket));
+            }
+        }
         for OnRail { used, qps } in queues.rails {
             let Some(adapter) = self.adapters.get(used.rail()) else { continue };
             let retention = adapter.pd.context().retention();

@@ -60,6 +60,7 @@ mod memory;
 pub mod handshake;
 
 // 7. The side that reads and writes.
+mod announcing;
 mod carrying;
 mod connecting;
 mod cut;
@@ -77,6 +78,7 @@ pub mod transport;
 
 // 8. The side that is reached.
 mod guest;
+mod postbox;
 pub mod target;
 
 pub use access::MrAccess;

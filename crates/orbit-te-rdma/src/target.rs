@@ -9,12 +9,13 @@ use crate::domain::{NAME, RdmaDomain};
 use crate::guest::{Given, Guest, lasts};
 use crate::memory::{Mrs, Registrations};
 use crate::notices::{Notice, Reader};
+use crate::postbox::{Arrived, Postbox};
 use arc_swap::ArcSwap;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use orbit_te_memory::registry::admit;
 use orbit_te_memory::{Access, Grants, Hold, Recall, Recalled, RegionTable, Registry, Request};
-use orbit_te_transport::{Arm, Counterpart, Say, TransportError};
+use orbit_te_transport::{Arm, Counterpart, Mailbox, Say, TransportError};
 use orbit_te_wire::rdma::{Address, Body, CloseCode, Features, KeyRefusal, KeySet, Message};
 use orbit_te_wire::{Generation, Incarnation, PeerId, RegionId, SessionId, Status};
 use parking_lot::Mutex;
@@ -36,7 +37,7 @@ pub struct RdmaTarget {
     registrations: Arc<Registrations>,
     regions: Arc<ArcSwap<RegionTable>>,
     grants: Arc<Grants>,
-    epoll: Epoll,
+    epoll: Arc<Epoll>,
     kick: EventFd,
     /// How far this has read what happened to the rails.
     reader: Mutex<Reader>,
@@ -47,6 +48,8 @@ pub struct RdmaTarget {
     sessions: Mutex<HashMap<SessionId, Session>>,
     /// In an order, so that what is said to several is said in the same order each time.
     state: Mutex<BTreeMap<SessionId, Guest>>,
+    /// Where notices come in; none where they don't.
+    postbox: Option<Arc<Postbox>>,
 }
 
 /// What is known of a session without looking at its connection.
@@ -66,10 +69,32 @@ impl RdmaTarget {
         registry: &Registry,
         life: Incarnation,
     ) -> Result<Arc<RdmaTarget>, TransportError> {
+        RdmaTarget::make(domain, registry, life, None)
+    }
+
+    /// As [`RdmaTarget::new`], and hands the notices of its peers in to this mailbox, on the thread that polls it.
+    ///
+    /// # Errors
+    /// As [`RdmaTarget::new`].
+    pub fn with_mailbox(
+        domain: &RdmaDomain,
+        registry: &Registry,
+        life: Incarnation,
+        mailbox: Arc<dyn Mailbox>,
+    ) -> Result<Arc<RdmaTarget>, TransportError> {
+        RdmaTarget::make(domain, registry, life, Some(mailbox))
+    }
+
+    fn make(
+        domain: &RdmaDomain,
+        registry: &Registry,
+        life: Incarnation,
+        mailbox: Option<Arc<dyn Mailbox>>,
+    ) -> Result<Arc<RdmaTarget>, TransportError> {
         let failed = |source: io::Error| TransportError::Io { what: "an event queue".to_string(), source };
         let registrations = domain.registrations().clone();
         let adapters = registrations.adapters().clone();
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|e| failed(e.into()))?;
+        let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|e| failed(e.into()))?);
         let kick = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| failed(e.into()))?;
         let watch = |fd| epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(|e| failed(e.into()));
@@ -79,7 +104,12 @@ impl RdmaTarget {
         for adapter in adapters.all().iter().filter(|adapter| adapter.is_watched()) {
             watch(adapter.pd.context().as_fd())?;
         }
+        let (rails, peers) = (adapters.all().len(), adapters.config().notice_peers);
+        let postbox = mailbox
+            .filter(|_| adapters.config().notifications)
+            .map(|mailbox| Arc::new(Postbox::new(mailbox, epoll.clone(), rails, peers)));
         let target = Arc::new(RdmaTarget {
+            postbox,
             life,
             adapters,
             registrations,
@@ -115,6 +145,16 @@ impl RdmaTarget {
         let notices = self.adapters.notices().read(&mut reader);
         for notice in &notices {
             state.values_mut().for_each(|guest| guest.happened(*notice, now));
+            if let Some(postbox) = &self.postbox {
+                postbox.forget(|rail, cookie| match *notice {
+                    Notice::Completions { cookie: of } => of == cookie,
+                    Notice::DeviceLost { device } => {
+                        self.adapters.get(rail).is_some_and(|adapter| adapter.device_number() == device)
+                    }
+                    Notice::Missed => true,
+                    _ => false,
+                });
+            }
         }
         if notices.iter().any(|notice| matches!(notice, Notice::DeviceLost { .. } | Notice::Missed)) {
             self.adapters.unwatch_lost(&self.epoll);
@@ -141,7 +181,10 @@ impl RdmaTarget {
         }) else {
             return;
         };
-        let new = || Guest::new(self.life, message.from.incarnation, peer, say, self.adapters.clone(), now);
+        let new = || {
+            let shared = (self.adapters.clone(), self.postbox.clone());
+            Guest::new(self.life, message.from.incarnation, (id, peer), say, shared, now)
+        };
         let guest = state.entry(id).or_insert_with(new);
         let to_us = message.to.incarnation == self.life;
         match message.body {
@@ -156,6 +199,35 @@ impl RdmaTarget {
             Body::FenceWanted { request } if to_us => guest.fence(request, message.from, now),
             Body::KeysWanted { .. } | Body::LetGo { .. } | Body::FenceWanted { .. } => {}
             _ => guest.hear(message, now),
+        }
+    }
+
+    /// Takes what has come of notices; whether there was anything. They are to be handed in without any lock.
+    fn take_notices(
+        &self,
+        state: &mut BTreeMap<SessionId, Guest>,
+        arrived: &mut Vec<Arrived>,
+        now: Instant,
+    ) -> bool {
+        let Some(postbox) = &self.postbox else { return false };
+        let (wcs, failed) = postbox.take();
+        for rail in &failed {
+            state.values_mut().for_each(|guest| guest.notices_failed(*rail, now));
+        }
+        for (session, wc) in &wcs {
+            arrived.extend(state.get_mut(session).and_then(|guest| guest.arrived(wc, now)));
+        }
+        !wcs.is_empty() || !failed.is_empty()
+    }
+
+    /// Hands notices in, and answers them.
+    fn hand_in(&self, arrived: Vec<Arrived>, now: Instant) {
+        let Some(postbox) = &self.postbox else { return };
+        for one in arrived {
+            let handed = one.hand_in(postbox.mailbox());
+            if let Some(guest) = self.state.lock().get_mut(&one.session) {
+                guest.handed(one.line, handed, now);
+            }
         }
     }
 
@@ -220,7 +292,10 @@ impl Counterpart for RdmaTarget {
         let address = Address {
             version: orbit_te_wire::rdma::VERSION,
             incarnation: self.life,
-            features: Features::empty(),
+            features: match self.postbox {
+                Some(_) => Features::NOTIFICATIONS,
+                None => Features::empty(),
+            },
             rails: self.adapters.all().len() as u8,
         };
         Ok(vec![(NAME, address.encode()?)])
@@ -250,6 +325,9 @@ impl Counterpart for RdmaTarget {
         if !self.mail.lock().is_empty() || !self.recalled.lock().is_empty() {
             return Some(Arm::Ready);
         }
+        if self.postbox.as_ref().is_some_and(|postbox| postbox.arm()) {
+            return Some(Arm::Ready);
+        }
         let until = self.state.lock().values().filter_map(|guest| guest.due(now)).min();
         Some(Arm::Sleep { fd: Some(self.epoll.0.as_raw_fd()), until })
     }
@@ -268,6 +346,8 @@ impl Counterpart for RdmaTarget {
             any = true;
             self.take(&mut state, session, message, now);
         }
+        let mut arrived = Vec::new();
+        any |= self.take_notices(&mut state, &mut arrived, now);
         for what in std::mem::take(&mut *self.recalled.lock()) {
             any = true;
             state.values_mut().for_each(|guest| guest.recall(what, now));
@@ -286,6 +366,7 @@ impl Counterpart for RdmaTarget {
             !guest.is_over()
         });
         drop(state);
+        self.hand_in(arrived, now);
         // What was held last may be somebody's memory, with an owner that has code to run.
         drop(gone);
         any

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::adapter::Adapters;
+use crate::announcing::{Announcing, is_of_notice};
 use crate::completion::Wc;
 use crate::config::{Completions, RdmaConfig};
 use crate::cut::Range;
@@ -17,13 +18,14 @@ use crate::placement::Placement;
 use crate::rail_queue::RailQueue;
 use crate::sys::{CHAIN, Chain, RANGES};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use orbit_te_memory::KindSet;
+use orbit_te_memory::{KindSet, LocalSpan};
 use orbit_te_transport::{
     Arm, Capabilities, Event, LinkId, LinkLanes, Notice, Op, OpError, OpErrorCode, Progress, Signs, Token,
     Transport, TransportError,
 };
 use orbit_te_wire::limits::MAX_PIECES;
-use orbit_te_wire::rdma::Address;
+use orbit_te_wire::rdma::notice::{self, MAX_NOTICE_BYTES};
+use orbit_te_wire::rdma::{Address, Features};
 use orbit_te_wire::{Incarnation, PeerId};
 use std::collections::VecDeque;
 use std::io;
@@ -54,6 +56,7 @@ pub struct RdmaTransport {
     pub(crate) links: Vec<LinkEntry>,
     free_links: Vec<u32>,
     pub(crate) ops: OpTable,
+    pub(crate) announcing: Announcing,
     /// Links that have something to post, and room for it.
     pub(crate) active: VecDeque<LinkId>,
     pub(crate) chain: Chain,
@@ -101,6 +104,7 @@ impl RdmaTransport {
             links: Vec::new(),
             free_links: Vec::new(),
             ops: OpTable::new(max_ops),
+            announcing: Announcing::default(),
             active: VecDeque::new(),
             chain: Chain::new(),
             ranges: [Range::default(); RANGES],
@@ -141,11 +145,19 @@ impl RdmaTransport {
         for rail in 0..self.queues.len() {
             let Some(queue) = &self.queues[rail] else { continue };
             match queue.poll(&mut wcs[..]) {
-                Ok(0) => {}
+                Ok(0) => {
+                    let over = self.announcing.settled(rail, queue.cq.cookie());
+                    if let Some(queue) = self.queues[rail].as_mut().filter(|_| over > 0) {
+                        queue.release(over);
+                    }
+                }
                 Ok(count) => {
                     any = true;
                     for wc in &wcs[..count] {
-                        self.over(wc, now);
+                        match is_of_notice(wc.token()) {
+                            false => self.over(wc, now),
+                            true => self.noticed(wc, now),
+                        }
                     }
                 }
                 Err(error) => self.queue_failed(rail as u8, &error.to_string(), now),
@@ -183,7 +195,7 @@ unsafe impl Transport for RdmaTransport {
             admits: true,
             fences: true,
             checksums: false,
-            notifications: false,
+            notifications: self.config.notifications,
         }
     }
 
@@ -201,6 +213,8 @@ unsafe impl Transport for RdmaTransport {
         let entry = &mut self.links[slot as usize];
         entry.link = Some(Link::new(self.life, address.incarnation, Pace::default(), now));
         let id = LinkId { slot, generation: entry.generation };
+        let able = self.config.notifications && address.features.contains(Features::NOTIFICATIONS);
+        self.announcing.begin(id, able);
         self.drive(id, Input::Want, now);
         self.drive(id, Input::LinkUp { peer: address.incarnation }, now);
         self.wake_by(now);
@@ -243,8 +257,18 @@ unsafe impl Transport for RdmaTransport {
         taken
     }
 
-    unsafe fn notify(&mut self, _notice: &Notice, _now: Instant) -> bool {
-        false
+    unsafe fn notify(&mut self, notice: &Notice, now: Instant) -> bool {
+        let LocalSpan { address, length, .. } = notice.bytes;
+        if self.closed || !self.config.notifications || length == 0 || length > MAX_NOTICE_BYTES as u64 {
+            return false;
+        }
+        // SAFETY: whoever submits it keeps the bytes valid and unchanged until its completion, which comes later.
+        let given = unsafe { std::slice::from_raw_parts(address as *const u8, length as usize) };
+        let mut bytes = [0; MAX_NOTICE_BYTES];
+        match notice::encode(notice.number, given, &mut bytes) {
+            Some(length) => self.take_notice(notice, (bytes, length), now),
+            None => false,
+        }
     }
 
     fn cancel(&mut self, tokens: RangeInclusive<Token>, now: Instant) {
@@ -281,7 +305,7 @@ unsafe impl Transport for RdmaTransport {
         if self.adapters.notices().any_for(&self.reader) {
             return Arm::Ready;
         }
-        let busy = self.lanes.any_under_way();
+        let busy = self.lanes.any_under_way() || self.announcing.any_under_way();
         let spins = match self.config.completions {
             Completions::Polling => busy,
             Completions::Events => false,
@@ -320,6 +344,7 @@ unsafe impl Transport for RdmaTransport {
         }
         self.drive(id, Input::Disconnect, now);
         self.end_ops(id, OpErrorCode::NoLink, |_| true, now);
+        self.forget_notices(id);
         let entry = &mut self.links[id.slot as usize];
         let unfenced = entry.link.take().map(|link| link.unfenced).unwrap_or_default();
         entry.generation = entry.generation.wrapping_add(1);
@@ -335,6 +360,7 @@ unsafe impl Transport for RdmaTransport {
         for id in self.link_ids() {
             self.drive(id, Input::Disconnect, now);
             self.end_ops(id, OpErrorCode::Closed, |_| true, now);
+            self.forget_notices(id);
             let unfenced = self.find(id).map(|link| std::mem::take(&mut link.unfenced)).unwrap_or_default();
             unfenced.into_iter().for_each(|slot| self.end_unfenced(slot));
         }

@@ -7,7 +7,7 @@
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_rdma::fake::{Clock, DeviceSpec, FakeFabric, Mode};
 use orbit_te_rdma::{Adapters, Completions, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
-use orbit_te_transport::testing::{Pair, Side};
+use orbit_te_transport::testing::{Letters, Pair, Side};
 use orbit_te_transport::{Counterpart, LinkId, Say, Transport};
 use orbit_te_wire::rdma::Address;
 use orbit_te_wire::{Incarnation, PeerId, SessionId};
@@ -30,6 +30,7 @@ impl Say for Saying {
 struct Target {
     side: Side,
     target: Arc<RdmaTarget>,
+    letters: Arc<Letters>,
 }
 
 struct RdmaPair {
@@ -57,8 +58,10 @@ impl RdmaPair {
         fabric.set_clock(Clock::Real);
         let target = |host: u32| {
             let (domain, side) = side(&fabric, host, &config);
-            let target = RdmaTarget::new(&domain, &side.registry, Incarnation(host.into())).unwrap();
-            Target { side, target }
+            let letters = Arc::<Letters>::default();
+            let life = Incarnation(host.into());
+            let target = RdmaTarget::with_mailbox(&domain, &side.registry, life, letters.clone()).unwrap();
+            Target { side, target, letters }
         };
         let targets = [target(1), target(2)];
         let (domain, here) = side(&fabric, 0, &config);
@@ -119,6 +122,10 @@ impl Pair for RdmaPair {
     fn break_link(&mut self, link: LinkId) {
         let (session, to) = self.links[&link];
         self.targets[to].target.disconnect(session, Instant::now());
+    }
+
+    fn letters(&self) -> Option<Arc<Letters>> {
+        Some(self.targets[0].letters.clone())
     }
 
     fn second_target(&self) -> Option<Side> {

@@ -20,9 +20,13 @@ const BYTES: u64 = 200_000;
 
 /// Connects, reads, writes, loses the connection, connects again, writes again, and withdraws. How many ops succeeded; an error where a side
 /// could not be made at all.
-fn scenario(fabric: &FakeFabric, lists: &mut Vec<Arc<Retention>>) -> Result<usize, String> {
+fn scenario(
+    fabric: &FakeFabric,
+    lists: &mut Vec<Arc<Retention>>,
+    notices: &mut usize,
+) -> Result<usize, String> {
     let config = orbit_te_rdma::RdmaConfig { chunk_bytes: 30_000, send_depth: 4, ..quick() };
-    let mut sides = Sides::new(fabric, &config)?;
+    let mut sides = Sides::with_letters(fabric, &config)?;
     lists.extend(sides.retentions());
     let ours = sides.here.region(BYTES as usize, 7, Access::LOCAL)?;
     let theirs = sides.there.region(BYTES as usize, 9, Access::SHARED)?;
@@ -46,10 +50,24 @@ fn scenario(fabric: &FakeFabric, lists: &mut Vec<Arc<Retention>>) -> Result<usiz
             let there = Memory::contents(&theirs.0, at, 1000);
             assert_eq!(Memory::contents(&ours.0, BYTES - 1000, 1000), there, "what was reported is here");
         }
+        // A notice, where there is a way for it.
+        let number = 2 * round + 1;
+        let bytes = orbit_te_wire::notification::encode("round", &[number as u8]).unwrap();
+        if let Some(notice) = sides.notice(link, number, &bytes) {
+            let ended = sides.end(notice).result;
+            let taken = sides.letters.taken().iter().filter(|letter| letter.number == number).count();
+            assert!(taken <= 1 && (ended.is_err() || taken == 1), "a notice: {ended:?}, taken {taken} times");
+            *notices += usize::from(ended.is_ok());
+        }
+        // Another one, which the end of the connection may meet.
+        let late = sides.notice(link, number + 1, &bytes);
         if round == 0 {
             sides.target.disconnect(sides.session(link), std::time::Instant::now());
             // So that it is known here before the next op begins.
             (0..20).for_each(|_| _ = sides.step());
+        }
+        if let Some(late) = late {
+            sides.end(late);
         }
     }
     // It may have to wait for what can't be taken back; then it is kept.
@@ -65,7 +83,9 @@ fn scenario(fabric: &FakeFabric, lists: &mut Vec<Arc<Retention>>) -> Result<usiz
 fn run(fabric: &FakeFabric, what: &str) -> Option<usize> {
     two_hosts(fabric);
     let mut lists = Vec::new();
-    let outcome = scenario(fabric, &mut lists);
+    let mut notices = 0;
+    let outcome = scenario(fabric, &mut lists, &mut notices);
+    assert!(what != "nothing fails" || notices == 3, "{notices} notices have come");
     // What could not be freed at once was kept with its parents; now it can be.
     fabric.heal();
     lists.iter().for_each(|list| drop(list.sweep()));

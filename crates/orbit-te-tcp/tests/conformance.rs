@@ -5,7 +5,7 @@
 
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_tcp::{Identity, Listener, TcpAddress, TcpConfig, TcpDomain, TcpTransport};
-use orbit_te_transport::testing::{Pair, Side};
+use orbit_te_transport::testing::{Letters, Pair, Side};
 use orbit_te_transport::{LinkId, Progress, Transport};
 use orbit_te_wire::{PeerId, SessionId};
 use std::collections::HashMap;
@@ -19,6 +19,7 @@ struct Target {
     side: Side,
     listener: Listener,
     transport: TcpTransport,
+    letters: Arc<Letters>,
 }
 
 impl Target {
@@ -26,8 +27,10 @@ impl Target {
         let identity = Identity::random().unwrap();
         let side = side();
         let listener = Listener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &config).unwrap();
-        let transport = TcpTransport::new(config, identity, &side.registry).unwrap();
-        Target { identity, side, listener, transport }
+        let mut transport = TcpTransport::new(config, identity, &side.registry).unwrap();
+        let letters = Arc::<Letters>::default();
+        transport.deliver_to(letters.clone());
+        Target { identity, side, listener, transport, letters }
     }
 
     fn serve(&mut self) {
@@ -101,6 +104,10 @@ impl Pair for TcpPair {
         for target in &mut self.targets {
             target.transport.drop_session(session, Instant::now());
         }
+    }
+
+    fn letters(&self) -> Option<Arc<Letters>> {
+        Some(self.targets[0].letters.clone())
     }
 
     fn second_target(&self) -> Option<Side> {

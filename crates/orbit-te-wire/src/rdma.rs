@@ -7,6 +7,7 @@
 
 pub mod close;
 pub mod key;
+pub mod notice;
 pub mod rail;
 
 pub use close::{CloseCode, KeyRefusal};
@@ -61,7 +62,7 @@ bitflags::bitflags! {
         /// Its memory is registered for relaxed ordering: bytes of one write may land in any order, and only a completion says that
         /// they are there.
         const RELAXED_ORDERING = 1 << 2;
-        /// It takes notifications over its QPs.
+        /// It takes notifications over a QP of its own in each connection, or sends them so ([`notice`]).
         const NOTIFICATIONS = 1 << 3;
         /// Its devices keep up with reads by the page fault: no page of its memory need be pinned.
         const ON_DEMAND_PAGING = 1 << 4;

@@ -27,7 +27,7 @@ use crate::worker::Worker;
 use crate::world::Os;
 use orbit_te_memory::Registry;
 use orbit_te_tcp::{Identity, Listener};
-use orbit_te_transport::{OpKind, TransportError};
+use orbit_te_transport::{Mailbox, OpKind, TransportError};
 use orbit_te_wire::limits::MAX_NAME_BYTES;
 use orbit_te_wire::{PeerId, SegmentToken};
 use parking_lot::Mutex;
@@ -84,7 +84,7 @@ impl Engine {
         let inbox = Arc::new(inbox);
         let counts = Arc::<ReasonCounts>::default();
         let met = match &listener {
-            Some(_) => features.counterparts(identity, &registry)?,
+            Some(_) => features.counterparts(identity, &registry, &(inbox.clone() as Arc<dyn Mailbox>))?,
             // Who is not listened for is not met either: sessions are opened at the listening port.
             None => Vec::new(),
         };

@@ -19,7 +19,7 @@ use orbit_te_shm::{Door, Obstacle, ShmConfig, ShmDomain, ShmTransport, Way};
 use orbit_te_tcp::{Identity, TcpConfig, TcpDomain, TcpTransport};
 #[cfg(feature = "rdma")]
 use orbit_te_transport::TransportError;
-use orbit_te_transport::{Counterpart, Transport};
+use orbit_te_transport::{Counterpart, Mailbox, Transport};
 use orbit_te_wire::RegionDescriptor;
 use std::sync::Arc;
 
@@ -136,7 +136,7 @@ pub(crate) struct Features {
 pub(crate) trait Extra: std::fmt::Debug + Send + Sync {
     fn domain(&self) -> Arc<dyn Domain>;
     fn transport(&self) -> Box<dyn Transport>;
-    fn counterpart(&self, registry: &Registry) -> Option<Arc<dyn Counterpart>>;
+    fn counterpart(&self, registry: &Registry, mailbox: &Arc<dyn Mailbox>) -> Option<Arc<dyn Counterpart>>;
 }
 
 impl Features {
@@ -213,6 +213,7 @@ impl Features {
         &self,
         identity: Identity,
         registry: &Registry,
+        mailbox: &Arc<dyn Mailbox>,
     ) -> Result<Vec<Arc<dyn Counterpart>>, Error> {
         let mut counterparts: Vec<Arc<dyn Counterpart>> = Vec::new();
         if let Some(shm) = &self.shm {
@@ -220,12 +221,13 @@ impl Features {
         }
         #[cfg(feature = "rdma")]
         if let Some(rdma) = &self.rdma {
-            counterparts.push(RdmaTarget::new(rdma, registry, identity.incarnation)?);
+            let (life, mailbox) = (identity.incarnation, mailbox.clone());
+            counterparts.push(RdmaTarget::with_mailbox(rdma, registry, life, mailbox)?);
         }
         #[cfg(not(feature = "rdma"))]
-        let _ = identity;
+        let _ = (identity, mailbox);
         #[cfg(test)]
-        counterparts.extend(self.extras.iter().filter_map(|extra| extra.counterpart(registry)));
+        counterparts.extend(self.extras.iter().filter_map(|extra| extra.counterpart(registry, mailbox)));
         Ok(counterparts)
     }
 }
@@ -254,6 +256,7 @@ pub(crate) fn is_of_one_host(route: RouteId) -> bool {
 mod tests {
     use super::Features;
     use crate::config::Config;
+    use crate::mailbox::Inbox;
     use crate::place::WorkerPlace;
     use crate::route::RouteId;
     use orbit_te_memory::Registry;
@@ -265,6 +268,8 @@ mod tests {
         for shm in [None, Some(ShmConfig::default())] {
             let features = Features::of(&Config { shm, ..Config::default() }).unwrap();
             let registry = Registry::new();
+            let mailbox: std::sync::Arc<dyn orbit_te_transport::Mailbox> =
+                std::sync::Arc::new(Inbox::new(1).0);
             let domains: Vec<_> = features.domains().iter().map(|domain| domain.name()).collect();
             let transports =
                 features.transports(Identity::random().unwrap(), &registry, &WorkerPlace::default()).unwrap();
@@ -272,7 +277,8 @@ mod tests {
             assert_eq!(domains, names);
             assert_eq!(names.last(), Some(&"tcp"));
             assert!(names.iter().all(|name| RouteId::named(name).is_some()), "{names:?}");
-            let counterparts = features.counterparts(Identity::random().unwrap(), &registry).unwrap();
+            let counterparts =
+                features.counterparts(Identity::random().unwrap(), &registry, &mailbox).unwrap();
             let met: Vec<_> = counterparts.iter().flat_map(|one| one.names().to_vec()).collect();
             assert!(names.starts_with(&met), "{met:?} of {names:?}");
         }

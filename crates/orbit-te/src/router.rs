@@ -95,10 +95,23 @@ struct Route {
     transport: Box<dyn Transport>,
     /// Whether bytes are moved by the calls to the transport, and not meanwhile.
     is_own_work: bool,
+    /// Whether it carries notifications.
+    notifies: bool,
     under_way: usize,
     looked: Instant,
     /// Whom to tell when a link of this one is up, or is not to be had.
     joining: Vec<(LinkId, Joined)>,
+}
+
+/// A notification that a joined route has.
+struct NoticeFlight {
+    token: Token,
+    /// The peer's link.
+    link: LinkId,
+    /// The route's place.
+    at: usize,
+    /// It was taken back, since the route is down: it is to go another way.
+    taken_back: bool,
 }
 
 impl Route {
@@ -109,6 +122,7 @@ impl Route {
             caps: Caps::of(&can, KindSet::HOST),
             vanishing: can.vanishing,
             is_own_work: can.moves_by_calls,
+            notifies: can.notifications,
             transport,
             under_way: 0,
             looked: now,
@@ -155,6 +169,8 @@ pub(crate) struct Router {
     events: Vec<Event>,
     /// Of all, likewise.
     letters: Vec<Outgoing>,
+    /// Notifications that joined routes have; one to each peer at most.
+    notices: Vec<NoticeFlight>,
 }
 
 impl Router {
@@ -201,6 +217,7 @@ impl Router {
             progress: Progress::with_capacity(BUDGET),
             events: Vec::new(),
             letters: Vec::new(),
+            notices: Vec::new(),
         })
     }
 
@@ -224,6 +241,7 @@ impl Router {
             progress: Progress::default(),
             events: Vec::new(),
             letters: Vec::new(),
+            notices: Vec::new(),
         }
     }
 
@@ -237,6 +255,7 @@ impl Router {
         self.recent = None;
         self.again.clear();
         self.done.clear();
+        self.notices.clear();
         self.letters.clear();
         self.flights = Flights::new(0);
         self.peers.clear();

@@ -4,6 +4,7 @@
 
 mod foreign;
 mod letters;
+mod notices;
 mod renewal;
 
 use crate::{Access, Batch, Config, Engine, HostBuffer, OpKind, Receipt, Region, Segment, TransferError};

@@ -4,6 +4,7 @@
 
 mod chain;
 mod extended;
+mod letterbox;
 mod os;
 mod shims;
 mod system;
@@ -11,6 +12,7 @@ mod verbs;
 
 pub(crate) use chain::{CHAIN, Chain, Opcode, RANGES};
 pub use ibverbs_sys as ffi;
+pub(crate) use letterbox::{CQES, Letterbox, Parcel, SENDS};
 pub(crate) use os::{memlock_limit, set_nonblocking};
 pub use system::SystemVerbs;
 pub use verbs::Verbs;

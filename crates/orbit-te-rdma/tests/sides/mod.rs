@@ -4,13 +4,14 @@
 #![allow(unsafe_code)]
 
 use orbit_te_memory::{
-    Access, Domain, HostBuffer, LocalKey, MemoryError, Region, Registration, Registry, RemoteKey,
+    Access, Domain, HostBuffer, LocalKey, LocalSpan, MemoryError, Region, Registration, Registry, RemoteKey,
 };
 use orbit_te_rdma::fake::{Clock, DeviceSpec, FakeFabric};
 use orbit_te_rdma::handle::Retention;
 use orbit_te_rdma::{Adapters, RdmaConfig, RdmaDomain, RdmaTarget, RdmaTransport};
+use orbit_te_transport::testing::Letters;
 use orbit_te_transport::{
-    Completion, Counterpart, Event, LinkId, Op, OpKind, Priority, Progress, RemoteSpan, Say, Token,
+    Completion, Counterpart, Event, LinkId, Notice, Op, OpKind, Priority, Progress, RemoteSpan, Say, Token,
     Transport, Verify,
 };
 use orbit_te_wire::{Incarnation, PeerId, SessionId, TransportKey};
@@ -81,6 +82,10 @@ pub struct Sides {
     said: Said,
     links: Vec<(LinkId, SessionId)>,
     tokens: u64,
+    /// What the target has taken, where it takes any.
+    pub letters: Arc<Letters>,
+    /// Bytes of notices, which are kept.
+    notes: Vec<Box<[u8]>>,
 }
 
 /// Two hosts with a device each.
@@ -102,10 +107,24 @@ pub fn quick() -> RdmaConfig {
 
 impl Sides {
     pub fn new(fabric: &FakeFabric, config: &RdmaConfig) -> Result<Sides, String> {
+        Sides::make(fabric, config, false)
+    }
+
+    /// Whose target takes notices.
+    pub fn with_letters(fabric: &FakeFabric, config: &RdmaConfig) -> Result<Sides, String> {
+        Sides::make(fabric, config, true)
+    }
+
+    fn make(fabric: &FakeFabric, config: &RdmaConfig, takes_letters: bool) -> Result<Sides, String> {
         fabric.set_clock(Clock::Real);
         let (here, there) = (Memory::new(fabric, 0, config)?, Memory::new(fabric, 1, config)?);
-        let target =
-            RdmaTarget::new(&there.domain, &there.registry, Incarnation(2)).map_err(|e| e.to_string())?;
+        let letters = Arc::<Letters>::default();
+        let (domain, registry, life) = (&there.domain, &there.registry, Incarnation(2));
+        let target = match takes_letters {
+            true => RdmaTarget::with_mailbox(domain, registry, life, letters.clone()),
+            false => RdmaTarget::new(domain, registry, life),
+        };
+        let target = target.map_err(|e| e.to_string())?;
         let transport = RdmaTransport::new(&here.domain, Incarnation(1)).map_err(|e| e.to_string())?;
         Ok(Sides {
             fabric: fabric.clone(),
@@ -119,6 +138,8 @@ impl Sides {
             said: Said::default(),
             links: Vec::new(),
             tokens: 0,
+            letters,
+            notes: Vec::new(),
         })
     }
 
@@ -165,6 +186,23 @@ impl Sides {
         let taken = unsafe { self.transport.submit(&[op], Instant::now()) };
         assert_eq!(taken, 1, "the table is full");
         Token(self.tokens)
+    }
+
+    /// Offers a notice of a number with these bytes, whatever they are; its token if it was accepted.
+    pub fn notice(&mut self, link: LinkId, number: u64, bytes: &[u8]) -> Option<Token> {
+        self.tokens += 1;
+        let token = Token(self.tokens);
+        let bytes: Box<[u8]> = bytes.into();
+        let span = LocalSpan {
+            address: bytes.as_ptr() as u64,
+            length: bytes.len() as u64,
+            key: LocalKey::default(),
+        };
+        self.notes.push(bytes);
+        // SAFETY: the bytes are kept as long as the transport.
+        let taken =
+            unsafe { self.transport.notify(&Notice { link, token, number, bytes: span }, Instant::now()) };
+        taken.then_some(token)
     }
 
     /// The initiator alone; whether anything happened.

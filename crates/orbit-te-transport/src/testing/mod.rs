@@ -34,6 +34,7 @@ pub mod faulty;
 
 pub mod harness;
 pub mod ledger;
+pub mod letters;
 pub mod memory;
 mod outcome;
 pub mod pair;
@@ -45,5 +46,6 @@ mod sys;
 
 pub use harness::{Harness, Mem, Spot};
 pub use ledger::Part;
+pub use letters::Letters;
 pub use pair::{Pair, Side};
 pub use suite::{Need, Row, Verdict, run, suite};

@@ -4,6 +4,7 @@
 //! It checks nothing itself.
 
 use crate::op::LinkId;
+use crate::testing::letters::Letters;
 use crate::transport::Transport;
 use orbit_te_memory::{Domain, Registry};
 use orbit_te_wire::RegionDescriptor;
@@ -55,6 +56,11 @@ pub trait Pair {
     /// [`Pair::can_damage`] says yes. Does not poll the initiator.
     fn damage_next(&mut self) {
         panic!("this pair says that it can damage bytes, so it must implement `damage_next`")
+    }
+
+    /// Where the target hands in notifications; none where it does not.
+    fn letters(&self) -> Option<Arc<Letters>> {
+        None
     }
 
     /// The memory of a second target that shares nothing with the first; none, and rows use a second link instead.

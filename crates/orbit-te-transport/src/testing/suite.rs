@@ -32,6 +32,8 @@ pub enum Need {
     Checksums,
     /// Somebody on the way who does damage, in the pair.
     Damage,
+    /// That it carries notifications, and a mailbox for them in the pair.
+    Notifications,
 }
 
 impl Need {
@@ -55,6 +57,8 @@ impl Need {
             }
             Need::Checksums => (can.checksums, "it does not verify bytes".to_string()),
             Need::Damage => (pair.can_damage(), "the pair damages no bytes".to_string()),
+            Need::Notifications if !can.notifications => (false, "it carries no notifications".to_string()),
+            Need::Notifications => (pair.letters().is_some(), "the pair has no mailbox".to_string()),
             Need::Lists => (can.max_pieces > 0, "it takes contiguous ops only".to_string()),
         };
         (!has).then_some(reason)
@@ -178,6 +182,15 @@ macro_rules! conformance_tests {
             verified_are_cancelled,
             damage_is_found,
             damage_in_lists_is_found,
+            notices_are_taken,
+            notices_wait_for_their_link,
+            refused_notices_are_told,
+            many_notices_on_many_links,
+            notices_on_a_broken_link,
+            cancel_of_notices,
+            disconnect_with_notices,
+            close_with_notices,
+            notices_of_unknown_links,
         }
     };
     (@tests $make:path; $($row:ident,)*) => {

@@ -6,7 +6,7 @@
 use super::choose::Kind;
 use super::flight::{Attempt, Flight};
 use super::leg;
-use super::{BUDGET, Done, Found, LOOK, Router};
+use super::{BUDGET, Done, Found, LOOK, NoticeFlight, Router};
 use crate::announcer::is_notification;
 use crate::clock;
 use crate::route::{Plan, Reason, Refusal, RouteId, RouteSet};
@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// What an op takes whatever its size, as if it were bytes.
 const SAME_FOR_ALL_BYTES: u64 = 4096;
+
+/// After a joined route has failed to carry a notification, others to the peer go by the base for so long.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Of so much time, what may be taken off as spent on what is done once: some of it was the op's.
 fn most_prepared(time: Duration) -> Duration {
@@ -133,11 +136,23 @@ impl Router {
         self.done.push_back(Done { completion, route, refusal: Some(refusal), why, attempts: Vec::new() });
     }
 
-    /// Takes a notification, as [`Transport::notify`].
+    /// Takes a notification, as [`Transport::notify`]. It goes by the first joined route that is up and takes it, otherwise by the base. Rules of
+    /// a policy are about requests: where there are any, all notifications go by the base.
     ///
     /// # Safety
     /// As [`Transport::notify`].
     pub(crate) unsafe fn notify(&mut self, notice: &Notice, now: Instant) -> bool {
+        let joined = if self.policy.rules().is_empty() { self.routes.len() - 1 } else { 0 };
+        for at in 0..joined {
+            let Some(link) = self.notice_link(at, notice.link, now) else { continue };
+            // SAFETY: the caller's promise.
+            if unsafe { self.routes[at].transport.notify(&Notice { link, ..*notice }, now) } {
+                self.routes[at].under_way += 1;
+                let (token, link) = (notice.token, notice.link);
+                self.notices.push(NoticeFlight { token, link, at, taken_back: false });
+                return true;
+            }
+        }
         let base = self.base();
         // SAFETY: the caller's promise.
         let taken = unsafe { base.transport.notify(notice, now) };
@@ -146,10 +161,53 @@ impl Router {
         taken
     }
 
+    /// The link by which a joined route takes notifications to a peer now; none where it does not, or has failed to just now.
+    fn notice_link(&mut self, at: usize, link: LinkId, now: Instant) -> Option<LinkId> {
+        if !self.routes[at].notifies {
+            return None;
+        }
+        let leg = self.peer(link)?.legs.get(at)?.as_ref()?;
+        let quiet = leg.no_notices_until.is_some_and(|until| now < until);
+        (leg.down.is_none() && !quiet).then_some(leg.link)
+    }
+
+    /// A notification has ended on a route. Where a joined route could not carry it, whoever sends it is to send it again under its number,
+    /// which goes another way for a while: its receiver takes it once.
+    fn notice_ended(&mut self, at: usize, mut completion: Completion, now: Instant) -> Completion {
+        let Some(place) = self.notices.iter().position(|flight| flight.token == completion.token) else {
+            return completion;
+        };
+        let NoticeFlight { link, taken_back, .. } = self.notices.swap_remove(place);
+        let Err(error) = &mut completion.result else { return completion };
+        let broken = match error.code {
+            OpErrorCode::LinkBroken
+            | OpErrorCode::LinkBrokenUnfenced
+            | OpErrorCode::NoLink
+            | OpErrorCode::Unreachable
+            | OpErrorCode::Unsupported => true,
+            OpErrorCode::Cancelled | OpErrorCode::CancelledUnfenced => taken_back,
+            _ => false,
+        };
+        if broken {
+            error.code = OpErrorCode::LinkBroken;
+            if let Some(leg) = self.peer(link).and_then(|legs| legs.legs.get_mut(at)).and_then(Option::as_mut)
+            {
+                leg.no_notices_until = Some(now + QUIET);
+            }
+        }
+        completion
+    }
+
     /// Gives up the op or ops of these tokens, and notifications likewise, as [`Transport::cancel`].
     pub(crate) fn cancel(&mut self, tokens: RangeInclusive<Token>, now: Instant) {
         if is_notification(*tokens.start()) {
-            return self.base().transport.cancel(tokens, now);
+            // Given up by its sender: that is how it is to end.
+            let given_up = |flight: &&mut NoticeFlight| tokens.contains(&flight.token);
+            self.notices.iter_mut().filter(given_up).for_each(|flight| flight.taken_back = false);
+            for route in self.routes.iter_mut().filter(|route| route.under_way > 0) {
+                route.transport.cancel(tokens.clone(), now);
+            }
+            return;
         }
         for flight in self.flights.iter_mut().filter(|flight| tokens.contains(&flight.op.token)) {
             flight.given_up = true;
@@ -285,6 +343,7 @@ impl Router {
         let token = completion.token;
         if is_notification(token) {
             self.routes[at].under_way = self.routes[at].under_way.saturating_sub(1);
+            let completion = self.notice_ended(at, completion, now);
             return self.done.push_back(Done {
                 completion,
                 route: None,
@@ -476,8 +535,10 @@ impl Router {
             let _ = joining.swap_remove(place).1.send(state);
         }
         let id = self.routes[at].id;
-        let legs = self.peers.iter_mut().flatten().filter_map(|legs| legs.legs[at].as_mut());
-        for leg in legs.filter(|leg| leg.link == link) {
+        let mut fallen = None;
+        for legs in self.peers.iter_mut().flatten() {
+            let legs_link = legs.link;
+            let Some(leg) = legs.legs[at].as_mut().filter(|leg| leg.link == link) else { continue };
             if let Event::LinkDown { error, .. } = event {
                 if leg.down.is_none() && at != base {
                     tracing::info!(route = id.name(), %error, "a route to a peer is down");
@@ -486,6 +547,16 @@ impl Router {
             }
             // The base is waited for.
             leg.down = if at == base { None } else { state.err() };
+            if at != base && leg.down.is_some() {
+                fallen = Some(legs_link);
+            }
+        }
+        if let Some(fallen) = fallen {
+            // What waits there for the route to be up again goes another way at once.
+            for flight in self.notices.iter_mut().filter(|flight| (flight.at, flight.link) == (at, fallen)) {
+                flight.taken_back = true;
+                self.routes[at].transport.cancel(flight.token..=flight.token, now);
+            }
         }
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Leg {
     pub(crate) load_bytes: u64,
     /// When the last op of it ended: what comes after it did not begin before.
     pub(crate) last_end: Instant,
+    /// It has failed to carry a notification: until then others go another way.
+    pub(crate) no_notices_until: Option<Instant>,
 }
 
 impl Leg {
@@ -60,6 +62,7 @@ impl Leg {
             low: 0,
             load_bytes: 0,
             last_end: now,
+            no_notices_until: None,
         }
     }
 }

@@ -10,8 +10,8 @@ use orbit_te_memory::{
     Access, AdmitError, Domain, KindSet, Lease, LocalKey, MemoryError, Region, Registry, RemoteKey, Request,
 };
 use orbit_te_transport::{
-    Arm, Capabilities, Completion, Counterpart, Event, LinkId, LinkLanes, Notice, Op, OpError, OpErrorCode,
-    OpKind, Progress, Say, Signs, Token, Transport, TransportError,
+    Arm, Capabilities, Completion, Counterpart, Event, LinkId, LinkLanes, Mailbox, Notice, Op, OpError,
+    OpErrorCode, OpKind, Progress, Say, Signs, Token, Transport, TransportError,
 };
 use orbit_te_wire::{Generation, PeerId, RegionDescriptor, RegionId, SessionId};
 use parking_lot::Mutex;
@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// The route whose name it takes.
 pub(super) const ROUTE: RouteId = RouteId::RDMA;
+/// Makes a transport say that its link is down.
+pub(super) const FALL: &[u8] = b"fall";
 /// Makes a transport say more than one message takes.
 pub(super) const SHOUT: &[u8] = b"shout";
 
@@ -51,6 +53,27 @@ pub(super) struct Fabric {
     pub(super) submitted: AtomicUsize,
     pub(super) polls: AtomicUsize,
     pub(super) refuses_renewal: AtomicBool,
+    /// Where the target's notifications come in.
+    mailbox: Mutex<Option<Arc<dyn Mailbox>>>,
+    pub(super) notices: Mutex<Notices>,
+    /// Notifications that have been taken, delivered or not.
+    pub(super) notified: AtomicUsize,
+}
+
+/// What becomes of notifications.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Notices {
+    /// They are not taken.
+    #[default]
+    None,
+    /// They are delivered.
+    Delivered,
+    /// They are delivered, and the answer is lost: this is what their sender hears.
+    Lost(OpErrorCode),
+    /// They are not delivered.
+    Failed(OpErrorCode),
+    /// They are kept.
+    Kept,
 }
 
 impl Fabric {
@@ -88,10 +111,13 @@ impl Extra for Foreign {
             links: Vec::new(),
             ops: VecDeque::new(),
             events: VecDeque::new(),
+            done: VecDeque::new(),
+            kept: Vec::new(),
         })
     }
 
-    fn counterpart(&self, registry: &Registry) -> Option<Arc<dyn Counterpart>> {
+    fn counterpart(&self, registry: &Registry, mailbox: &Arc<dyn Mailbox>) -> Option<Arc<dyn Counterpart>> {
+        *self.0.mailbox.lock() = Some(mailbox.clone());
         let (table, grants) = (registry.table(), registry.grants().clone());
         let admit: Admit = Arc::new(move |session, request| {
             admit(&table.load(), &grants.of(session), request, Instant::now())
@@ -223,9 +249,23 @@ struct Caller {
     links: Vec<(SessionId, State)>,
     ops: VecDeque<Op>,
     events: VecDeque<Event>,
+    /// Ends of notifications.
+    done: VecDeque<Completion>,
+    kept: Vec<Token>,
 }
 
 impl Caller {
+    fn end_kept(&mut self, code: OpErrorCode, which: impl Fn(Token) -> bool) {
+        let done = &mut self.done;
+        self.kept.retain(|token| {
+            if which(*token) {
+                let result = Err(OpError::new(code));
+                done.push_back(Completion { token: *token, result, bytes: 0, touched: true });
+            }
+            !which(*token)
+        });
+    }
+
     fn say(&mut self, link: LinkId, bytes: &[u8]) {
         self.events.push_back(Event::Control { link, bytes: bytes.to_vec() });
     }
@@ -301,7 +341,7 @@ unsafe impl Transport for Caller {
             admits: true,
             fences: true,
             checksums: false,
-            notifications: false,
+            notifications: true,
         }
     }
 
@@ -322,6 +362,12 @@ unsafe impl Transport for Caller {
                 self.events.push_back(Event::LinkUp { link });
                 Ok(())
             }
+            (State::Up, FALL) => {
+                let error =
+                    TransportError::Io { what: NAME.to_string(), source: std::io::Error::other("planted") };
+                self.events.push_back(Event::LinkDown { link, error });
+                Ok(())
+            }
             (State::Up, SHOUT) => {
                 self.say(link, &[0; 1 << 17]);
                 Ok(())
@@ -340,8 +386,39 @@ unsafe impl Transport for Caller {
         ops.len()
     }
 
-    unsafe fn notify(&mut self, _: &Notice, _: Instant) -> bool {
-        false
+    unsafe fn notify(&mut self, notice: &Notice, _: Instant) -> bool {
+        let notices = *self.fabric.notices.lock();
+        if notices == Notices::None {
+            return false;
+        }
+        self.fabric.notified.fetch_add(1, Ordering::AcqRel);
+        let ours = std::ptr::with_exposed_provenance::<u8>(notice.bytes.address as usize);
+        // SAFETY: whoever submits it keeps the bytes valid and unchanged until its completion.
+        let bytes = unsafe { std::slice::from_raw_parts(ours, notice.bytes.length as usize) };
+        let deliver = || {
+            let (name, payload) = orbit_te_wire::notification::decode(bytes).unwrap();
+            let session = self.links[notice.link.slot as usize].0;
+            let mailbox = self.fabric.mailbox.lock().clone().unwrap();
+            mailbox.deliver(session, notice.number, name, payload).unwrap();
+        };
+        let result = match notices {
+            Notices::None => Ok(()),
+            Notices::Delivered => {
+                deliver();
+                Ok(())
+            }
+            Notices::Lost(code) => {
+                deliver();
+                Err(OpError::new(code))
+            }
+            Notices::Failed(code) => Err(OpError::new(code)),
+            Notices::Kept => {
+                self.kept.push(notice.token);
+                return true;
+            }
+        };
+        self.done.push_back(Completion { token: notice.token, result, bytes: 0, touched: true });
+        true
     }
 
     fn cancel(&mut self, tokens: RangeInclusive<Token>, _: Instant) {
@@ -349,13 +426,15 @@ unsafe impl Transport for Caller {
             // Nothing has moved yet, and no link has this number.
             op.link.slot = u32::MAX;
         }
+        self.end_kept(OpErrorCode::Cancelled, |token| tokens.contains(&token));
     }
 
     fn poll(&mut self, _: Instant, budget: usize, out: &mut Progress) -> bool {
         while self.fabric.stalls.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let mut any = !self.events.is_empty();
+        let mut any = !self.events.is_empty() || !self.done.is_empty();
+        out.completions.extend(self.done.drain(..));
         out.events.extend(self.events.drain(..));
         for _ in 0..budget.min(self.ops.len()) {
             let Some(op) = self.ops.pop_front() else { break };
@@ -372,7 +451,8 @@ unsafe impl Transport for Caller {
     }
 
     fn arm(&mut self, _: Instant) -> Arm {
-        let is_due = !self.events.is_empty() || self.ops.iter().any(|op| self.is_due(op));
+        let is_due =
+            !self.events.is_empty() || !self.done.is_empty() || self.ops.iter().any(|op| self.is_due(op));
         if is_due { Arm::Ready } else { Arm::Sleep { fd: None, until: None } }
     }
 
@@ -394,9 +474,10 @@ unsafe impl Transport for Caller {
 
     fn close(&mut self, _: Instant) {
         self.links.iter_mut().for_each(|(_, state)| *state = State::Gone);
+        self.end_kept(OpErrorCode::Closed, |_| true);
     }
 
     fn is_drained(&self) -> bool {
-        self.ops.is_empty()
+        self.ops.is_empty() && self.done.is_empty() && self.kept.is_empty()
     }
 }

@@ -7,6 +7,7 @@ pub mod cancel;
 pub mod checksums;
 pub mod links;
 pub mod lists;
+pub mod notices;
 pub mod queue;
 pub mod random;
 pub mod refusals;
@@ -27,4 +28,5 @@ pub(crate) const ALL: &[&[Row]] = &[
     random::ROWS,
     lists::ROWS,
     checksums::ROWS,
+    notices::ROWS,
 ];
