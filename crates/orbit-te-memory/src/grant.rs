@@ -95,9 +95,10 @@ impl Grant {
         self.gate.count()
     }
 
-    /// Whether memory may be touched under it now, by requests or by a peer itself.
+    /// Whether memory may be touched under it now: by requests, or by a peer itself, which a revocation has to take it from. What expires
+    /// ends by itself for those who reach memory themselves, and they may keep what is of no use any more.
     fn is_used(&self) -> bool {
-        self.gate.count() > 0 || self.gate.holds() > 0
+        self.gate.count() > 0 || (self.gate.is_retired() && self.gate.holds() > 0)
     }
 
     /// Until when it may be used, from `now` on; none: without end.
@@ -296,7 +297,8 @@ impl Grants {
         Err(refusal)
     }
 
-    /// All grants that are not over, under which requests are under way, or by which a peer still reaches memory by itself; in the order in which they were given.
+    /// All grants that are not over, under which requests are under way, or which were revoked while a peer still reaches memory by itself; in
+    /// the order in which they were given.
     pub fn list(&self, now: Instant) -> Vec<Arc<Grant>> {
         let mut all: Vec<_> = self.holders().iter().flat_map(|holder| values(holder)).collect();
         all.retain(|grant| !grant.is_over(now) || grant.is_used());

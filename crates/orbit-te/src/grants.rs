@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// The grants that peers have, in the order in which they were given. Those that are over are left out once no request under
-    /// them is under way, and no peer reaches memory by them itself.
+    /// them is under way; those that were revoked, once no peer reaches memory by them itself.
     pub fn grants(&self) -> Vec<GrantInfo> {
         let now = clock::now();
         self.shared().registry.grants().list(now).iter().map(|grant| info(grant, now)).collect()
