@@ -203,9 +203,9 @@ pub(super) fn absolute(
     Verdict::new(demand, against, limit, &found.collect::<Vec<_>>())
 }
 
-/// A demand on what was measured apart from any case, once a round.
+/// A demand on what was measured apart from any case, once a round, without a look at what else ran.
 pub(super) fn alone(demand: &str, limit: Limit, values: &[f64]) -> Verdict {
-    let found: Vec<Found> = values.iter().map(|value| Found { value: *value, noise: 0.0 }).collect();
+    let found: Vec<Found> = values.iter().map(|value| Found { value: *value, noise: f64::NAN }).collect();
     Verdict::new(demand.into(), "", limit, &found)
 }
 

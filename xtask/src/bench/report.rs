@@ -57,7 +57,11 @@ fn number(value: f64) -> String {
     format!("{value:.0$}", digits as usize)
 }
 
+/// What was not measured is no number.
 fn percent(share: f64) -> String {
+    if share.is_nan() {
+        return "-".into();
+    }
     format!("{:.0} %", share * 100.0)
 }
 

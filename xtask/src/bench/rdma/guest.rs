@@ -19,7 +19,7 @@ const OURS: &str = "orbit-te rdma";
 const TWICE_LAT: &str = "2 × ib_write_lat";
 const ALONE: &str = "ib_write_bw, depth 1";
 /// What demands are against that need the lab.
-pub(super) const AGAINST: [&str; 5] = ["ib_write_bw", "ib_read_bw", TWICE_LAT, ALONE, "ibv_reg_mr"];
+pub(super) const AGAINST: [&str; 5] = ["ib_write_bw", "ib_read_bw", TWICE_LAT, ALONE, "bare verbs call"];
 
 const DEPTH: usize = 16;
 const LARGE: [usize; 2] = [64 * KIB, MIB];
@@ -92,7 +92,7 @@ pub(super) fn judge(samples: &[Sample], registered: &[f64]) -> Vec<Verdict> {
         }
     }
     let registering = alone("rdma, registering 1 GiB", REGISTERING_MAX, registered);
-    all.push(Verdict { against: "ibv_reg_mr".into(), ..registering });
+    all.push(Verdict { against: "bare verbs call".into(), ..registering });
     all
 }
 
@@ -175,7 +175,8 @@ fn sample(
         cpu_s_per_gib: None,
         costs: ListCosts::default(),
         verified: None,
-        noise: 0.0,
+        // Nobody looked at what else ran meanwhile.
+        noise: f64::NAN,
     }
 }
 
@@ -205,7 +206,7 @@ perf ib_write_bw 8 1  8          1000             0.11               0.10       
         assert_eq!(value("ib_write_bw", "write 1 MiB"), (None, None));
         assert_eq!(value(TWICE_LAT, "write 8 B"), (Some(1.1), Some(true)));
         assert_eq!(value(ALONE, "write 8 B"), (Some(1.024), Some(true)));
-        assert_eq!(value("ibv_reg_mr", "registering"), (Some(1.04), Some(true)));
+        assert_eq!(value("bare verbs call", "registering"), (Some(1.04), Some(true)));
         assert!(all.iter().all(|v| AGAINST.contains(&&*v.against)));
         assert!(read("perf ib_write_bw 8").is_err());
     }

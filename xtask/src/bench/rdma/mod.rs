@@ -56,6 +56,6 @@ fn build(words: &[&str]) -> anyhow::Result<PathBuf> {
     expect_success(&line_of(&build), output.status)?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let found = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
-    found.with_context(|| format!("`{}` built no program", line_of(&build)))
+    let mut found = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    found.next_back().with_context(|| format!("`{}` built no program", line_of(&build)))
 }
