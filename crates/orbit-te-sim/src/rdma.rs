@@ -386,7 +386,6 @@ impl Fabric {
     /// Frees what the life at a place could not free, which is gone; what can't be freed now is told.
     pub(crate) fn settle(&mut self, place: usize, report: &mut Report) {
         for (_, list) in self.lists.iter().filter(|(of, _)| *of == place) {
-            self.met[RETAINED] += list.list().len() as u64;
             let left = (0..SWEEPS).map(|_| list.sweep().left).find(|left| *left == 0);
             if left.is_none() {
                 report.violated(Checker::Devices, format!("never freed: {:?}", list.list()));
@@ -407,6 +406,7 @@ impl Fabric {
     pub(crate) fn met(&self) -> Met {
         let of = self.fake.met();
         let mut met = self.met;
+        met[RETAINED] = self.lists.iter().map(|(_, list)| list.ever()).sum();
         met[..5].copy_from_slice(&[of.late, of.lost, of.calls, of.short_posts, of.strays]);
         met
     }

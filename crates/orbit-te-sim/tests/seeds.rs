@@ -111,7 +111,7 @@ fn each_fault_of_rdma_alone_is_lived_with() {
     ];
     for (rdma, expected) in alone {
         let (mut carried, mut met): (u64, Met) = (0, Met::default());
-        for seed in 31..33 {
+        for seed in 31..34 {
             let faults = Some(Faults { rdma, ..Faults::NONE });
             let outcome = run(seed, &Options { faults, rdma: Some(true), plant: None });
             assert!(outcome.violations.is_empty(), "{rdma:?}, seed {seed}: {}", outcome.violations[0]);

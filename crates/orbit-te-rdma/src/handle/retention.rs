@@ -173,6 +173,11 @@ impl Retention {
         NotFreed { ticket, kind, errno }
     }
 
+    /// How many have ever been on it. For monitoring: it never falls.
+    pub fn ever(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
     /// All that is retained, the oldest first.
     pub fn list(&self) -> Vec<Retained> {
         self.entries.lock().iter().map(|entry| entry.seen).collect()
