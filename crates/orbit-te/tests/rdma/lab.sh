@@ -2,8 +2,9 @@
 
 # The owner of memory, at b: `owner RAIL FAMILY COMPLETIONS BYTES`. Its process is $OWNER.
 owner() {
-  # Processes of the case before may still be giving back what they had.
-  free() { ! listens 7411 && ! rdma resource show | grep 'ctx [1-9]' > /dev/null; }
+  # The last owner may still be giving back what it had.
+  local device=rxe_b$1
+  free() { ! listens 7411 && ! rdma resource show | grep "$device: .* ctx [1-9]" > /dev/null; }
   await free
   engine owner --device "rxe_b$1" --gid "$(gid "rxe_b$1" "$2")" --completions "$3" --bytes "$4" \
     --at "$LAB_ADDRESS:7411" --limit 400 > /tmp/owner.txt 2>&1 &
@@ -60,17 +61,26 @@ dropped() {
 killed_users() {
   owner 0 4 adaptive $((16 << 20))
   local round before
+  alone() { rdma resource show | grep 'rxe_b0: .* qp 1 ' > /dev/null; }
+  killed_user
+  await alone
+  sleep 2
+  # What is made for the first peer stays for all.
   before=$(owned)
-  for ((round = 0; round < $1; round++)); do
-    traffic
-    kill -KILL "$TRAFFIC"
-    wait "$TRAFFIC" || true
+  for ((round = 1; round < $1; round++)); do
+    killed_user
     as_before() { [ "$(owned)" = "$before" ]; }
     (await as_before) || fail "before: $before
 now: $(owned)"
   done
   user moves 0 4 adaptive $((5 << 20))
   owner_ends
+}
+
+killed_user() {
+  traffic
+  kill -KILL "$TRAFFIC"
+  wait "$TRAFFIC" || true
 }
 
 # What the owner has: of verbs, and files.
